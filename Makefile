@@ -1,0 +1,39 @@
+# A fresh clone needs nothing but Python >= 3.11 and make: every target makes .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+.PHONY: help demo test quick lint docs bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*## /\t/'
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) --editable .
+	touch $@
+
+.venv/tested: .venv/installed
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+demo: .venv/installed ## what GPT-2 small does before its first step
+	$(BIN)/initdiag check configs/gpt2.yaml
+
+test: .venv/tested ## the whole suite, linters and type checks included
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest $(T)
+
+quick: .venv/tested ## the tests that take no more than a few seconds
+	$(BIN)/python -m pytest -m 'not slow' $(T)
+
+docs: .venv/tested ## write again what is generated: docs, README blocks, the JSON schema
+	$(BIN)/python -m docs.generate
+
+bench: .venv/installed ## ratios against a script written by hand, measured in the same run
+	$(BIN)/python benchmarks/overhead.py
+
+clean: ## remove what the targets made
+	rm -rf .venv build dist *.egg-info

@@ -1,0 +1,51 @@
+"""See what a Transformer does before its first optimizer step.
+
+    import initdiag
+    report = initdiag.check("gpt2")
+    print(report)
+
+Importing this module imports no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from initdiag.check import check
+from initdiag.compare import compare
+from initdiag.errors import ConfigError, InitdiagError, PlanError, RunError, TokenError, UsageError
+from initdiag.plan import plan
+
+if TYPE_CHECKING:
+    from initdiag.engines import Settings
+    from initdiag.report import Report
+
+__all__ = [
+    "ConfigError",
+    "InitdiagError",
+    "PlanError",
+    "Report",
+    "RunError",
+    "Settings",
+    "TokenError",
+    "UsageError",
+    "check",
+    "compare",
+    "plan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Report":
+        from initdiag.report import Report
+
+        return Report
+    if name == "Settings":
+        from initdiag.engines import Settings
+
+        return Settings
+    if name == "__version__":
+        from initdiag.versions import own_version
+
+        return own_version()
+    raise AttributeError(f"module 'initdiag' has no attribute '{name}'")

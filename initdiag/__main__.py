@@ -1,0 +1,8 @@
+"""python -m initdiag"""
+
+from __future__ import annotations
+
+from initdiag.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""initdiag schema, initdiag new"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from initdiag.cli import options
+from initdiag.errors import UsageError
+
+
+def schema(debug: options.Debug = False) -> None:
+    """Print the JSON schema of config files, for editors."""
+    from initdiag.config.json_schema import text
+
+    sys.stdout.write(text())
+
+
+def new(
+    file: Annotated[Path | None, typer.Argument(help="Where to write it, e.g. my.yaml.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the shipped configs instead.")] = False,
+    debug: options.Debug = False,
+) -> None:
+    """Write a commented config to start from."""
+    from initdiag.config import preset_names
+    from initdiag.config.starter import write_starter
+
+    if list_:
+        sys.stdout.write("\n".join(preset_names()) + "\n")
+        return
+    if file is None:
+        raise UsageError("no file to write; expected a name such as my.yaml, or --list")
+    write_starter(file, force)
+    print(f"initdiag: wrote {file}; try: initdiag check {file}", file=sys.stderr)

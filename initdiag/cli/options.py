@@ -1,0 +1,58 @@
+"""The options that commands share, each written once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from initdiag.cli.failure import debug_on
+from initdiag.engines.settings import DEVICES, DTYPES
+from initdiag.report import FORMATS
+from initdiag.schemes import SCHEMES
+
+Scheme = Annotated[
+    str | None,
+    typer.Option("--scheme", metavar="NAME", help=f"Init scheme in place of the config's: {', '.join(SCHEMES)}."),
+]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights and tokens in place of the config's.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override one value of the config, e.g. init.std=0.01. Repeatable."
+    ),
+]
+Text = Annotated[
+    str | None, typer.Option("--text", metavar="FILE", help="Read this text, as bytes or with --tokenizer.")
+]
+Tokens = Annotated[
+    str | None, typer.Option("--tokens", metavar="FILE", help="Read token ids from a .bin or .npy file.")
+]
+Tokenizer = Annotated[
+    str | None,
+    typer.Option("--tokenizer", metavar="FILE", help="A tokenizer.json for the text (needs initdiag[text])."),
+]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help=f"One of {', '.join(DEVICES)}.")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype", metavar="NAME", help=f"Of the model: {', '.join(DTYPES)}. Statistics are float32 or wider."
+    ),
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", help="Threads that draw weights; the numbers don't depend on it.")
+]
+Format = Annotated[
+    str,
+    typer.Option(
+        "--output-format", metavar="NAME", envvar="INITDIAG_OUTPUT_FORMAT", help=f"One of {', '.join(FORMATS)}."
+    ),
+]
+Output = Annotated[
+    Path | None, typer.Option("--output-file", "-o", metavar="FILE", help="Write the report there; - is stdout.")
+]
+ExitZero = Annotated[bool, typer.Option("--exit-zero", help="Exit 0 even with findings of severity error.")]
+Color = Annotated[Literal["auto", "always", "never"], typer.Option("--color", help="When to use colours.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", callback=debug_on, is_eager=True)]

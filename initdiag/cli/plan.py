@@ -1,0 +1,54 @@
+"""initdiag plan"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from initdiag.cli import options
+from initdiag.cli.output import style_of, write
+from initdiag.cli.progress import Progress
+from initdiag.engines import Settings
+from initdiag.errors import UsageError, did_you_mean
+from initdiag.plan import plan as run_plan
+
+FORMATS = ("table", "json")
+
+
+def plan(
+    target: Annotated[str, typer.Argument(help="A YAML config, or the name of a shipped one.")],
+    scheme: options.Scheme = None,
+    seed: options.Seed = None,
+    set_: options.Set = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = "float32",
+    threads: options.Threads = None,
+    output_format: Annotated[
+        str, typer.Option("--output-format", metavar="NAME", help=f"One of {', '.join(FORMATS)}.")
+    ] = "table",
+    output_file: options.Output = None,
+    color: options.Color = "auto",
+    quiet: options.Quiet = False,
+    debug: options.Debug = False,
+) -> None:
+    """List every parameter: shape, role, what it is drawn from, and the std that was drawn."""
+    if output_format not in FORMATS:
+        raise UsageError(
+            f"--output-format {output_format}: expected one of {', '.join(FORMATS)}"
+            + did_you_mean(output_format, FORMATS)
+        )
+    with Progress(quiet) as progress:
+        planned = run_plan(
+            target,
+            scheme=scheme,
+            seed=seed,
+            overrides=set_ or (),
+            settings=Settings(device, dtype, threads),
+            progress=progress,
+        )
+    from initdiag.report.planned import as_json, as_table
+
+    text = as_json(planned) if output_format == "json" else as_table(planned, style_of(sys.stdout, color))
+    write(text, output_file)

@@ -1,0 +1,165 @@
+"""The way from what a user names to a ConfigFile: find the file, read it, override, validate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from initdiag.config import presets
+from initdiag.config.config_file import ConfigFile, from_here
+from initdiag.config.overrides import apply, name_of
+from initdiag.config.schema import Config
+from initdiag.config.validate import Fault, plain, validate
+from initdiag.config.wording import dotted, found, one_line
+from initdiag.config.yaml import parse
+from initdiag.errors import ConfigError, Location, Problem, did_you_mean
+
+MAX_BYTES = 1_000_000  # a config has a few hundred; PyYAML takes about 10 s for 1 MB
+
+_Key = tuple[str | int, ...]
+
+
+def load(target: str, overrides: Sequence[str] = ()) -> ConfigFile:
+    """Load a config file, or a shipped config by its name.
+
+    Args:
+        target: a path, or a name such as "gpt2"; a path wins if it exists.
+        overrides: "init.std=0.01"; the value is YAML, and its paths are relative to the current directory.
+
+    Raises:
+        ConfigError: with all problems, those of the file in its order and then those of the overrides.
+    """
+    path, shown = _find(target)
+    document = parse(_read(path, shown), shown)
+    edit = apply(document.value, overrides)
+    origins = _Origins(shown, document.locations, edit.origins)
+    result = validate(plain(edit.raw))
+    if not isinstance(result, Config):
+        raise ConfigError([*origins.problems(result), *edit.problems])
+    if edit.problems:
+        raise ConfigError(edit.problems)
+    return ConfigFile(
+        path.stem, target, path, path.parent, _from_here(result, edit.origins), locations=document.locations
+    )
+
+
+def from_mapping(mapping: Mapping[str, Any] | Config, name: str) -> ConfigFile:
+    """Make a ConfigFile of a mapping that has the form of a config file, or of a ready Config.
+
+    Paths in it are relative to the current directory.
+
+    Raises:
+        ConfigError: with all problems, each of which starts with the name.
+    """
+    if not isinstance(mapping, Mapping | Config):
+        raise ConfigError([Problem(f"{found(mapping)}, expected a mapping or a Config", name)])
+    result = validate(plain(mapping))
+    if not isinstance(result, Config):
+        raise ConfigError(_Origins(name).problems(result))
+    return ConfigFile(name, name, Path(name), Path(), result)
+
+
+@dataclass(frozen=True)
+class _Origins:
+    """Who wrote what: a file with locations (or a mapping without any), and overrides of single paths."""
+
+    name: str
+    locations: Mapping[_Key, Location] = field(default_factory=dict)
+    overrides: Mapping[_Key, str] = field(default_factory=dict)
+
+    def problems(self, faults: Sequence[Fault]) -> list[Problem]:
+        """Return faults as problems: those of the file in its order, then those of the overrides in theirs."""
+        order = list(self.overrides.values())
+        placed = [(self._override(fault), fault) for fault in faults]
+        in_file = [self._in_file(fault) for override, fault in placed if override is None]
+        in_file.sort(key=lambda problem: (place.line, place.column) if (place := problem.location) else (0, 0))
+        overridden = sorted(
+            ((override, fault) for override, fault in placed if override is not None),
+            key=lambda pair: order.index(pair[0]),
+        )
+        return in_file + [self._in_override(override, fault) for override, fault in overridden]
+
+    def _override(self, fault: Fault) -> str | None:
+        """Return the override that is to blame: of the path itself, or of one that the fault also depends on."""
+        for path in (fault.path, *fault.involves):
+            for end in range(len(path), 0, -1):
+                if path[:end] in self.overrides:
+                    return self.overrides[path[:end]]
+        if fault.path not in self.locations:  # `--set a.b=1` has made the unknown section a
+            for path, override in self.overrides.items():
+                if path[: len(fault.path)] == fault.path:
+                    return override
+        return None
+
+    def _in_file(self, fault: Fault) -> Problem:
+        for path in (fault.path, *fault.involves):
+            if path in self.locations:
+                return Problem(fault.message, dotted(fault.path), self.locations[path])
+        path = fault.path
+        while path and path not in self.locations:
+            path = path[:-1]
+        if path in self.locations:
+            return Problem(fault.message, dotted(fault.path), self.locations[path])
+        return Problem(fault.message, f"{self.name}: {dotted(fault.path)}" if fault.path else self.name)
+
+    def _in_override(self, override: str, fault: Fault) -> Problem:
+        if self.overrides.get(fault.path) == override:
+            return Problem(fault.message, name_of(override))
+        return Problem(fault.message, f"{name_of(override)}: {dotted(fault.path)}")
+
+
+def _from_here(config: Config, overridden: Mapping[_Key, str]) -> Config:
+    """Make the token paths that came from overrides absolute; all others stay relative to the file."""
+    update = {
+        name: from_here(value)
+        for name in ("path", "tokenizer")
+        if (value := getattr(config.tokens, name)) is not None
+        and (("tokens", name) in overridden or ("tokens",) in overridden)
+    }
+    return config.model_copy(update={"tokens": config.tokens.model_copy(update=update)}) if update else config
+
+
+def _stop(shown: str, message: str) -> ConfigError:
+    return ConfigError([Problem(message, one_line(shown))])
+
+
+def _find(target: str) -> tuple[Path, str]:
+    """Return the file, and what locations call it: what the user wrote, or for a shipped config its path."""
+    path = Path(target)
+    try:
+        if target and path.is_dir():
+            shipped = f" (the shipped config is {presets.path_of(target)})" if target in presets.names() else ""
+            raise _stop(target, f"is a directory; expected a YAML file{shipped}")
+        if target and path.exists():
+            return path, target
+    except OSError as error:  # a name that is too long, a folder without permission
+        raise _stop(target, f"can't be read: {error.strerror}") from None
+    if target in presets.names():
+        path = presets.path_of(target)
+        below = path.is_relative_to(Path.cwd())
+        return path, str(path.relative_to(Path.cwd()) if below else path)
+    guess = did_you_mean(path.name, (file.name for file in path.parent.glob("*.y*ml")) if path.suffix else ())
+    guess = guess or did_you_mean(path.stem, presets.names())
+    message = f"no such file, and no shipped config of that name; shipped are {', '.join(presets.names())}{guess}"
+    raise _stop(target or "''", message)
+
+
+def _read(path: Path, shown: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise _stop(shown, f"can't be read: {error.strerror}") from None
+    if len(data) > MAX_BYTES:
+        raise _stop(shown, f"has more than {MAX_BYTES:,} bytes; expected a config")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise _stop(shown, "is UTF-16; expected UTF-8")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        location = Location(shown, before.count(b"\n") + 1, len(before) - before.rfind(b"\n"))
+        message = f"found the byte 0x{data[error.start]:02x}, expected UTF-8 text"
+        raise ConfigError([Problem(message, "", location)]) from None

@@ -1,0 +1,148 @@
+"""The dense engine: real tensors, one forward."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from initdiag.engines.draw import draw
+from initdiag.engines.settings import Settings
+from initdiag.errors import PlanError, RunError
+from initdiag.schemes import InitPlan
+from initdiag.subjects import Subject
+from initdiag.tokens import TokenBatch
+
+Seen = TypeVar("Seen")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A module whose parameters hold what `plan` says, drawn with `seed`."""
+
+    module: nn.Module
+    plan: InitPlan
+    seed: int
+
+
+def realize(subject: Subject, seed: int, settings: Settings, reuse: Weights | None = None) -> Weights:
+    """Give a subject its weights.
+
+    Args:
+        reuse: the weights of an earlier run of the same model; its memory is drawn over, and what is the same in
+            both plans stays.
+
+    Raises:
+        PlanError: the plan and the module don't have the same parameters.
+        RunError: the device isn't there, or the weights don't fit in memory.
+    """
+    module = reuse.module if reuse else _allocate(subject, settings)
+    drawn = reuse.plan if reuse and reuse.seed == seed else None
+    draw(dict(module.named_parameters()), subject.plan, seed, settings.threads, drawn)
+    return Weights(module, subject.plan, seed)
+
+
+def forward(
+    subject: Subject,
+    weights: Weights,
+    batch: TokenBatch,
+    observe: Callable[[Subject, nn.Module, TokenBatch], Seen],
+) -> Seen:
+    """Run one forward, in evaluation mode and without gradients, under an observer.
+
+    Raises:
+        RunError: memory runs out.
+    """
+    try:
+        with torch.no_grad():
+            return observe(subject, weights.module.eval(), batch)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise RunError(_out_of_memory(subject, str(error))) from error
+    except RuntimeError as error:
+        if "not enough memory" in str(error):
+            raise RunError(_out_of_memory(subject, str(error))) from error
+        raise
+
+
+def _allocate(subject: Subject, settings: Settings) -> nn.Module:
+    device, dtype = torch.device(device_named(settings.device)), getattr(torch, settings.dtype)
+    planned = {entry.parameter.name: entry.parameter for entry in subject.plan.entries}
+    needed = sum(parameter.numel for parameter in planned.values()) * dtype.itemsize
+    available = _available(device)
+    if available is not None and needed > available:
+        raise RunError(
+            f"the weights of {subject.name} need {needed / 2**30:.1f} GiB as {settings.dtype}; {device.type} has "
+            f"{available / 2**30:.1f} GiB available. Use a smaller n_layers or d_model, or --dtype bfloat16"
+        )
+    with torch.device("meta"):
+        module = subject.build()
+    shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    for name in {**shapes, **planned}:
+        if name not in planned or name not in shapes or planned[name].shape != shapes[name]:
+            raise PlanError(
+                f"parameter '{name}': the plan says {planned[name].shape if name in planned else 'nothing'}, "
+                f"the module has {shapes.get(name, 'no such parameter')}"
+            )
+    try:
+        return module.to(dtype).to_empty(device=device)
+    except (RuntimeError, MemoryError) as error:
+        raise RunError(_out_of_memory(subject, str(error))) from error
+
+
+def device_named(name: str) -> str:
+    """Return the device to use: 'auto' is cuda, else mps, else cpu.
+
+    Raises:
+        RunError: the device isn't there.
+    """
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return next(device for device, available in there.items() if available)
+    if not there[name]:
+        found = ", ".join(device for device, available in there.items() if available)
+        raise RunError(f"--device {name}: not available here; this PyTorch sees {found}")
+    return name
+
+
+def _available(device: torch.device) -> int | None:
+    """Return the free memory of a device in bytes, where the system tells."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    if device.type == "cpu" and meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _out_of_memory(subject: Subject, detail: str) -> str:
+    first_line = detail.strip().splitlines()[0] if detail.strip() else "no more memory"
+    return f"{subject.name} ran out of memory ({first_line}). Use a smaller batch or length, or --dtype bfloat16"
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """Return what a run depends on besides its inputs."""
+    return {
+        "torch": torch.__version__,
+        "device": device_named(settings.device),
+        "threads": str(settings.threads or os.cpu_count() or 1),
+    }
+
+
+def run(
+    subject: Subject,
+    batch: TokenBatch,
+    seed: int,
+    settings: Settings,
+    observe: Callable[[Subject, nn.Module, TokenBatch], Seen],
+    reuse: Weights | None = None,
+) -> tuple[Seen, Weights]:
+    """Draw the weights of a subject and run it once under an observer; see `realize` and `forward`."""
+    weights = realize(subject, seed, settings, reuse)
+    return forward(subject, weights, batch, observe), weights

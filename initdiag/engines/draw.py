@@ -1,0 +1,66 @@
+"""Draws the tensors of an init plan: every parameter once, from a generator of its own, in parallel threads.
+
+The generator is seeded by (seed, parameter name), so a parameter gets the same numbers whatever is built before it
+and however many threads draw. Every distribution is a function of one standard normal per entry (see
+schemes/distributions.py), so schemes that are compared share their randomness.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from initdiag.schemes import Constant, Distribution, InitPlan, Normal, Uniform
+
+BLOCK = 2**18  # entries drawn at a time: 1 MiB of float32 stays in the cache between the draw and what follows
+
+
+def draw(
+    tensors: Mapping[str, Tensor], plan: InitPlan, seed: int, threads: int | None = None, drawn: InitPlan | None = None
+) -> None:
+    """Fill tensors in place as the plan says.
+
+    Args:
+        drawn: the plan that these tensors were drawn from with the same seed, if any; what it shares is left alone.
+    """
+    before = {} if drawn is None else {entry.parameter.name: entry.distribution for entry in drawn.entries}
+    todo = [
+        (tensors[entry.parameter.name], entry.distribution, entry.parameter.name)
+        for entry in plan.entries
+        if before.get(entry.parameter.name) != entry.distribution
+    ]
+    todo.sort(key=lambda item: -item[0].numel())  # the largest first, or one thread ends with it alone
+    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+        for done in [pool.submit(_fill, tensor, distribution, seed, name) for tensor, distribution, name in todo]:
+            done.result()
+
+
+def generator_for(seed: int, name: str) -> torch.Generator:
+    """Return the generator of one parameter."""
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+
+
+@torch.no_grad()
+def _fill(tensor: Tensor, distribution: Distribution, seed: int, name: str) -> None:
+    if isinstance(distribution, Constant):
+        tensor.fill_(distribution.value)
+        return
+    generator = generator_for(seed, name)
+    in_place = tensor.device.type == "cpu" and tensor.dtype == torch.float32
+    for block in tensor.view(-1).split(BLOCK):
+        # elsewhere drawn in float32 on the CPU and copied: the same numbers for every device and dtype
+        target = block if in_place else torch.empty(block.shape, dtype=torch.float32)
+        match distribution:
+            case Normal(std=std):
+                target.normal_(0.0, std, generator=generator)
+            case Uniform(bound=bound):
+                target.normal_(0.0, math.sqrt(0.5), generator=generator).erf_().mul_(bound)  # erf(z/√2)
+        if target is not block:
+            block.copy_(target)

@@ -1,0 +1,73 @@
+"""What can go wrong, as a tree. Everything here ends a command with exit code 2 and one clear sentence.
+
+InitdiagError
+├── ConfigError     a YAML file or an override: every problem at once, each with file:line:column
+├── UsageError      an argument of a command or of a Python function
+├── TokenError      token ids that can't be read or don't fit the vocabulary
+├── PlanError       a scheme that leaves a parameter out, names it twice, or can't be evaluated
+└── RunError        the forward itself: out of memory, a device that isn't there, a module that fails
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place in a text file; lines and columns count from 1."""
+
+    file: str
+    line: int
+    column: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a config: where, at which key, what was found and what was expected."""
+
+    message: str
+    path: str = ""
+    location: Location | None = None
+
+    def __str__(self) -> str:
+        return ": ".join(str(part) for part in (self.location, self.path, self.message) if part)
+
+
+class InitdiagError(Exception):
+    """Base of every error that initdiag raises on purpose."""
+
+
+class ConfigError(InitdiagError):
+    """A config that can't be used; `problems` has all of them, in the order of the file."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class UsageError(InitdiagError):
+    """A bad argument."""
+
+
+class TokenError(InitdiagError):
+    """Tokens that can't be read, or an id outside the vocabulary."""
+
+
+class PlanError(InitdiagError):
+    """A scheme that doesn't answer for every parameter exactly once."""
+
+
+class RunError(InitdiagError):
+    """A forward that could not be run."""
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """Return ' (did you mean 'x'?)', or '' when nothing is close."""
+    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
+    return f" (did you mean '{close[0]}'?)" if close else ""

@@ -1,0 +1,50 @@
+"""How sharp an attention is, from its last queries."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from initdiag.measure.statistics import widened
+from initdiag.trace import Attention, FusedAttention
+
+QUERIES = 32  # the last queries see the most keys; more of them say little more
+LOGITS = 2**22  # attention logits held at a time, at most
+
+
+def sharpness(attention: Attention) -> tuple[float, float]:
+    """Return (logit std, entropy ratio), averaged over batch, heads and the last queries.
+
+    The std is over the keys that a query sees; the entropy is divided by ln of their number. Queries that see a
+    single key say nothing and are left out; nan if there are no others.
+    """
+    logits = _last_logits(attention) if isinstance(attention, FusedAttention) else attention.logits[..., -QUERIES:, :]
+    visible = ~(logits <= torch.finfo(logits.dtype).min / 2)  # masked: -inf or about the lowest number; nan is not
+    logits = widened(logits)
+    keys = visible.sum(-1)
+    kept = logits.masked_fill(~visible, 0.0)
+    mean = kept.sum(-1, keepdim=True) / keys.unsqueeze(-1)
+    spread = ((kept - mean).square().masked_fill(~visible, 0.0).sum(-1) / keys).sqrt()
+    weights = logits.masked_fill(~visible, -torch.inf).softmax(-1)
+    entropy = torch.special.entr(weights).sum(-1)
+    several = keys > 1
+    if not bool(several.any()):
+        return float("nan"), float("nan")
+    return float(spread[several].mean()), float((entropy[several] / keys[several].log()).mean())
+
+
+def _last_logits(attention: FusedAttention) -> Tensor:
+    """Compute the masked logits of the last queries: (B, H, few, T)."""
+    query, key = attention.query, attention.key
+    batch, heads, length, _ = query.shape
+    few = max(1, min(QUERIES, length, LOGITS // (batch * heads * key.shape[2])))
+    query = widened(query[:, :, -few:])
+    key = widened(key).repeat_interleave(heads // key.shape[1], dim=1)
+    logits = query @ key.transpose(-1, -2) * attention.scale
+    if attention.causal:
+        hidden = torch.ones(length, key.shape[2], dtype=torch.bool, device=key.device).triu(1)[-few:]
+        logits = logits.masked_fill(hidden, -torch.inf)
+    if attention.mask is not None:
+        mask = attention.mask.expand(batch, heads, length, key.shape[2])[:, :, -few:]
+        logits = logits.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else logits + mask
+    return logits

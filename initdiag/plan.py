@@ -1,0 +1,47 @@
+"""The use case `plan`: every parameter, what it is to be drawn from, and what was drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from initdiag.check import Progress, configure
+
+if TYPE_CHECKING:
+    from initdiag.engines import Settings
+    from initdiag.measure import ParameterMeasure
+    from initdiag.subjects import Subject
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A subject's plan, and its parameters as drawn with `seed`, in the order of the plan."""
+
+    subject: Subject
+    seed: int
+    measured: tuple[ParameterMeasure, ...]
+
+
+def plan(
+    target: Any,
+    *,
+    scheme: str | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+    settings: Settings | None = None,
+    progress: Progress | None = None,
+) -> Planned:
+    """Plan and draw the weights of a target; nothing is run. Arguments and errors as of `check`."""
+    from initdiag import subjects
+    from initdiag.engines import Settings
+
+    file = configure(target, scheme, seed, overrides)
+    subject = subjects.load(file)
+    if progress:
+        progress(f"{subject.name}: drawing weights")
+    from initdiag.engines import dense
+    from initdiag.measure.observe import measure_parameters
+
+    weights = dense.realize(subject, file.config.init.seed, settings or Settings())
+    return Planned(subject, weights.seed, measure_parameters(weights.module))

@@ -1,0 +1,36 @@
+"""The Report value and one renderer per file. The door is `render`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from initdiag.errors import UsageError, did_you_mean
+from initdiag.report.report import Pick, Report, Run
+from initdiag.report.style import Style
+
+FORMATS = ("table", "json", "markdown", "github")
+
+
+def require_format(name: str) -> None:
+    """Check the name of an output format, before anything runs for it.
+
+    Raises:
+        UsageError: an unknown format.
+    """
+    if name not in FORMATS:
+        raise UsageError(f"--output-format {name}: expected one of {', '.join(FORMATS)}{did_you_mean(name, FORMATS)}")
+
+
+def render(report: Report, format: str, style: Style | None = None) -> str:  # noqa: A002 - the option's name
+    """Render a report as text.
+
+    Raises:
+        UsageError: an unknown format.
+    """
+    require_format(format)
+    renderer: Callable[[Report, Style], str] = import_module(f"initdiag.report.{format}").render
+    return renderer(report, style or Style())
+
+
+__all__ = ["FORMATS", "Pick", "Report", "Run", "Style", "render", "require_format"]

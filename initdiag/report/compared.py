@@ -1,0 +1,121 @@
+"""Schemes side by side: one column for each, one row for each number, and what they do differently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.cells import cell_len
+
+from initdiag.report.facts import FACTS
+from initdiag.report.layout import DEFAULT_WIDTH, GAP, SEVERITY_COLORS, Column, colored, paragraph, table
+from initdiag.report.numbers import number, sparkline, spread
+from initdiag.report.report import Report, Run
+from initdiag.report.style import Style
+from initdiag.rules import Severity
+from initdiag.schemes import SCHEMES
+
+SPARK = 12
+
+Groups = Mapping[str, Sequence[Run]]
+
+
+def compared(report: Report, style: Style) -> str:
+    """Render a comparison."""
+    groups = by_scheme(report)
+    first = report.runs[0]
+    seeds = sorted({run.seed for run in report.runs})
+    shape = first.subject.architecture
+    told = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]}), mean ± std"
+    parts = [
+        "\n".join(
+            (
+                paragraph(f"{first.subject.target}: {', '.join(groups)}; {told}", style),
+                paragraph(
+                    f"{shape.n_layers} layers, d_model {shape.d_model:,}, vocabulary {shape.vocab_size:,}; "
+                    f"tokens: {first.batch.describe()}",
+                    style,
+                ),
+            )
+        )
+    ]
+    labels, rows = _rows(groups)
+    parts += _tables(list(groups), labels, rows, style)
+    parts.append(_differences(groups, style))
+    parts += [_findings(scheme, runs, style) for scheme, runs in groups.items()]
+    if report.pick:
+        parts.append(paragraph(f"pick: {report.pick.scheme}: {report.pick.why}", style, indent="  ", first=""))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def by_scheme(report: Report) -> dict[str, list[Run]]:
+    """Group the runs of a comparison, schemes in the order in which they were asked for."""
+    groups: dict[str, list[Run]] = {}
+    for run in report.runs:
+        groups.setdefault(run.scheme, []).append(run)
+    return groups
+
+
+def _rows(groups: Groups) -> tuple[list[str], list[list[str]]]:
+    labels = [fact.key for fact in FACTS]
+    rows = [[spread([fact.measured(run) for run in runs], fact.digits) for runs in groups.values()] for fact in FACTS]
+    at = next(i for i, fact in enumerate(FACTS) if fact.key == "loss") + 1
+    labels.insert(at, "  expected")
+    rows.insert(at, [spread([run.expected.loss for run in runs], 5) for runs in groups.values()])
+    return labels, rows
+
+
+def _tables(schemes: Sequence[str], labels: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
+    """Break into as many tables as the width asks for; no column is dropped."""
+    room = style.width or DEFAULT_WIDTH
+    label_width = max(map(cell_len, labels)) + GAP
+    tables, start = [], 0
+    while start < len(schemes):
+        stop, used = start, label_width
+        while stop < len(schemes):
+            used += max(map(cell_len, [schemes[stop], *(row[stop] for row in rows)])) + GAP
+            if used > room and stop > start:
+                break
+            stop += 1
+        columns = [Column("", number=False), *(Column(scheme) for scheme in schemes[start:stop])]
+        body = [[label, *row[start:stop]] for label, row in zip(labels, rows, strict=True)]
+        tables.append(table(columns, body, style))
+        start = stop
+    return tables
+
+
+def _differences(groups: Groups, style: Style) -> str:
+    """List the roles that the schemes draw differently, as their formulas."""
+    roles = [entry.parameter.role for entry in next(iter(groups.values()))[0].subject.plan.entries]
+    rows = []
+    for role in dict.fromkeys(roles):
+        answers = [str(SCHEMES[scheme].roles[role]) for scheme in groups]
+        drawn = [
+            tuple(entry.distribution for entry in runs[0].subject.plan.with_role(role)) for runs in groups.values()
+        ]
+        if len(set(drawn)) > 1:
+            rows.append([str(role), *answers])
+    if not rows:
+        return paragraph("These schemes draw the same weights for this model.", style)
+    columns = [Column("drawn from", number=False), *(Column(scheme, number=False) for scheme in groups)]
+    return table(columns, rows, style)
+
+
+def _findings(scheme: str, runs: Sequence[Run], style: Style) -> str:
+    """Summarise a scheme: growth of its stream, verdict, and the rules that spoke."""
+    variances = [branch.stream_variance for branch in runs[0].measured.residual.branches]
+    failed = sum(run.verdict == "fail" for run in runs)
+    word = "fail" if failed else "pass"
+    often = f" in {failed} of {len(runs)} seeds" if 0 < failed < len(runs) else ""
+    line = f"{scheme}: {colored(word.upper(), SEVERITY_COLORS[word], style)}{often}"
+    if variances:
+        line += style.text(
+            f"  stream {sparkline(variances, SPARK, style.ascii)} {number(variances[0])} to {number(variances[-1])}"
+        )
+    lines = [line]
+    seen: dict[str, str] = {}
+    for run in runs:
+        for one in run.findings:
+            if one.severity is not Severity.INFO:
+                seen.setdefault(one.rule, f"{one.severity} {one.rule} {one.name}: {one.message}")
+    lines += [paragraph(text, style, indent="    ", first="  ") for text in seen.values()]
+    return "\n".join(lines)

@@ -1,0 +1,137 @@
+"""A report as plain dicts and lists: what the JSON output holds. Its schema_version changes when a key does."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from initdiag.report.report import Report, Run
+from initdiag.rules import Finding
+
+SCHEMA_VERSION = 1
+
+
+def document(report: Report) -> dict[str, Any]:
+    """Return a single checked target flat, several targets and every comparison as {"runs": […]}."""
+    if len(report.runs) == 1 and report.pick is None:
+        return {"schema_version": SCHEMA_VERSION, **_run(report.run, report.command)}
+    runs = [_run(run, report.command) for run in report.runs]
+    picked = {"scheme": report.pick.scheme, "why": report.pick.why} if report.pick else None
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "runs": runs,
+        **({"pick": picked} if picked else {}),
+        "verdict": report.verdict,
+    }
+
+
+def _run(run: Run, command: str) -> dict[str, Any]:
+    loss, logits, residual = run.measured.loss, run.measured.logits, run.measured.residual
+    content = {
+        "target": run.subject.target,
+        "name": run.subject.name,
+        "scheme": run.scheme,
+        "scheme_parameters": dict(run.subject.plan.settings),
+        "seed": run.seed,
+        "engine": run.engine,
+        "dtype": run.dtype,
+        "tokens": {
+            "source": run.batch.source,
+            "path": run.batch.path,
+            "batch": run.batch.batch,
+            "length": run.batch.length,
+            "distinct": run.batch.distinct,
+            "total": run.batch.total,
+        },
+        "loss": {
+            "value": loss.value,
+            "uniform": loss.uniform,
+            "excess": loss.excess,
+            "expected": run.expected.loss,
+            "allowance": run.expected.allowance,
+            "uniform_targets": loss.uniform_targets,
+        },
+        "logits": {
+            "std": logits.std,
+            "expected_std": run.expected.logit_std,
+            "self": logits.self_logit,
+            "max_abs": logits.max_abs,
+            "entropy_ratio": logits.entropy_ratio,
+        },
+        "residual": {
+            "embedding_variance": residual.embedding_variance,
+            "branch_variance_sum": residual.branch_variance_sum,
+            "scaling_ratio": residual.scaling_ratio,
+            "expected_scaling_ratio": run.expected.scaling_ratio,
+            "branches": [
+                {
+                    "index": branch.index,
+                    "name": branch.name,
+                    "layer": branch.layer,
+                    "kind": branch.kind,
+                    "branch_variance": branch.branch_variance,
+                    "expected_branch_variance": run.expected.branch_variances.get(branch.projection or ""),
+                    "stream_variance": branch.stream_variance,
+                    "ratio": branch.ratio,
+                }
+                for branch in residual.branches
+            ],
+        },
+        "attention": [
+            {
+                "name": attention.name,
+                "layer": attention.layer,
+                "logit_std": attention.logit_std,
+                "entropy_ratio": attention.entropy_ratio,
+            }
+            for attention in run.measured.attention
+        ],
+        "parameters": _parameters(run),
+        "findings": [_finding(finding) for finding in run.findings],
+        "verdict": run.verdict,
+        "versions": dict(run.versions),
+        "command": command,
+    }
+    return {key: encodable(value) for key, value in content.items()}
+
+
+def _parameters(run: Run) -> list[dict[str, Any]]:
+    plan = run.subject.plan.by_name
+    return [
+        {
+            "name": measured.name,
+            "role": str(plan[measured.name].parameter.role),
+            "shape": list(plan[measured.name].parameter.shape),
+            "distribution": str(plan[measured.name].distribution),
+            "declared_std": plan[measured.name].distribution.std,
+            "measured_std": measured.std,
+            "measured_mean": measured.mean,
+        }
+        for measured in run.measured.parameters
+    ]
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    place = finding.location
+    return {
+        "rule": finding.rule,
+        "name": finding.name,
+        "severity": str(finding.severity),
+        "message": finding.message,
+        "subject": finding.subject,
+        "help": finding.help,
+        "file": place.file if place else None,
+        "line": place.line if place else None,
+        "column": place.column if place else None,
+    }
+
+
+def encodable(value: Any) -> Any:
+    """Replace the floats that JSON doesn't have by "inf", "-inf" and "nan"."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: encodable(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [encodable(part) for part in value]
+    return value

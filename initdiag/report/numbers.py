@@ -1,0 +1,63 @@
+"""Numbers as people read them: four significant digits, never cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+BLOCKS = " ▏▎▍▌▋▊▉█"
+SPARKS = "▁▂▃▄▅▆▇█"
+ASCII_SPARKS = "_.-=+*#@"
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Format a number: 0.08605, 10.98, 480.3, 1.2e-05; '–' for None.
+
+    >>> number(0.0860488), number(480.34), number(0.0), number(1.23456e-7), number(float("nan"))
+    ('0.08605', '480.3', '0', '1.235e-07', 'nan')
+    """
+    if value is None:
+        return "–"
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    return f"{value:#.{digits}g}".rstrip(".")
+
+
+def spread(values: Sequence[float], digits: int = 4) -> str:
+    """Format one value, or several as mean ± sample standard deviation.
+
+    >>> spread([10.0]), spread([1.0, 2.0, 3.0])
+    ('10.00', '2.00 ± 1.00')
+    """
+    if len(values) == 1:
+        return number(values[0], digits)
+    mean = math.fsum(values) / len(values)
+    if not all(map(math.isfinite, values)):
+        return f"{mean:g}"
+    std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    if std == 0:
+        return f"{number(mean, digits)} ± 0"
+    decimals = max(0, min(9, 2 - math.floor(math.log10(std)) - 1 + 1))
+    return f"{mean:.{decimals}f} ± {std:.{decimals}f}"
+
+
+def bar(value: float, largest: float, width: int, ascii_only: bool) -> str:
+    """Draw value/largest as a bar of at most `width` characters; anything above nothing is seen."""
+    if not (math.isfinite(value) and math.isfinite(largest)) or largest <= 0 or value <= 0:
+        return ""
+    eighths = max(1, round(8 * width * value / largest))
+    if ascii_only:
+        return "#" * max(1, round(eighths / 8))
+    return "█" * (eighths // 8) + BLOCKS[eighths % 8].strip()
+
+
+def sparkline(values: Sequence[float], width: int, ascii_only: bool) -> str:
+    """Draw values as one line of at most `width` characters, from zero to the largest; values are sampled evenly."""
+    sparks = ASCII_SPARKS if ascii_only else SPARKS
+    if len(values) > width:
+        values = [values[round(i * (len(values) - 1) / (width - 1))] for i in range(width)]
+    largest = max((value for value in values if math.isfinite(value)), default=0.0)
+    return "".join(
+        "?" if not math.isfinite(value) else sparks[round(7 * value / largest) if largest > 0 else 0]
+        for value in values
+    )

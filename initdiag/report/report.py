@@ -1,0 +1,86 @@
+"""The result of a check or a comparison, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from initdiag.errors import UsageError
+from initdiag.measure import Measurements
+from initdiag.rules import Finding, Severity
+from initdiag.subjects import Subject
+from initdiag.theory import Expectations
+from initdiag.tokens import TokenBatch
+
+
+@dataclass(frozen=True)
+class Run:
+    """One model with one scheme and one seed: what was run, measured, expected and found."""
+
+    subject: Subject
+    batch: TokenBatch
+    seed: int
+    engine: str
+    dtype: str
+    measured: Measurements
+    expected: Expectations
+    findings: tuple[Finding, ...]
+    versions: Mapping[str, str]
+
+    @property
+    def scheme(self) -> str:
+        return self.subject.plan.scheme
+
+    @property
+    def verdict(self) -> str:
+        """'fail' if any finding is an error, else 'pass'."""
+        return "fail" if self.count(Severity.ERROR) else "pass"
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity is severity for finding in self.findings)
+
+
+@dataclass(frozen=True)
+class Pick:
+    """The scheme that a comparison would take, and why."""
+
+    scheme: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `initdiag.check` and `initdiag.compare` return, and every renderer renders.
+
+    A comparison has a pick; a check of one target has a single run. `command` repeats it.
+    """
+
+    runs: tuple[Run, ...]
+    command: str = ""
+    pick: Pick | None = None
+
+    @property
+    def run(self) -> Run:
+        """The only run.
+
+        Raises:
+            UsageError: there are several.
+        """
+        if len(self.runs) != 1:
+            raise UsageError(f"this report has {len(self.runs)} runs; use .runs")
+        return self.runs[0]
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The findings of all runs."""
+        return tuple(finding for run in self.runs for finding in run.findings)
+
+    @property
+    def verdict(self) -> str:
+        """'fail' if any run fails, else 'pass'."""
+        return "fail" if any(run.verdict == "fail" for run in self.runs) else "pass"
+
+    def __str__(self) -> str:
+        from initdiag.report import render
+
+        return render(self, "table")

@@ -1,0 +1,48 @@
+"""Rules on attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from initdiag.rules.finding import Severity
+from initdiag.rules.rule import Evidence, Rule, Trouble
+
+
+def _saturated(evidence: Evidence) -> Iterator[Trouble]:
+    gate = evidence.gate
+    seen = [layer for layer in evidence.measured.attention if math.isfinite(layer.entropy_ratio)]
+    worst = min(seen, key=lambda layer: layer.entropy_ratio, default=None)
+    hottest = max(seen, key=lambda layer: layer.logit_std, default=None)
+    if worst is None or hottest is None:
+        return
+    low = worst.entropy_ratio < max(gate.min_attention_entropy, gate.warn_attention_entropy)
+    if not low and hottest.logit_std <= gate.warn_attention_logit_std:
+        return
+    layer = worst if low else hottest
+    yield Trouble(
+        f"attention is saturated: entropy {layer.entropy_ratio:.3f} of its maximum (expected at least "
+        f"{gate.warn_attention_entropy:g}), logit std {layer.logit_std:.3g} (expected at most "
+        f"{gate.warn_attention_logit_std:g})",
+        layer.name,
+        f"multiply the std of query and key by {1 / math.sqrt(max(layer.logit_std, 1.0)):.2g} to bring the logit std "
+        "to 1, and check that the logits are divided by √head_dim",
+        "init.std",
+        Severity.ERROR if worst.entropy_ratio < gate.min_attention_entropy else Severity.WARNING,
+    )
+
+
+SATURATED = Rule(
+    id="ATTN001",
+    name="saturated-attention",
+    severity="warning below gate.warn_attention_entropy or above gate.warn_attention_logit_std, error below "
+    "gate.min_attention_entropy",
+    what="Somewhere, attention looks at few keys: its entropy is a small part of ln(visible keys), or its logits are "
+    "wide.",
+    why="A saturated softmax passes hardly any gradient to queries and keys, and the token that it looks at was chosen "
+    "by chance; such heads start dead and can stay so.",
+    example="Xavier query and key without the division by √head_dim: entropy 0.18 of its maximum.",
+    instead="Query and key std with d_model·σ_q·σ_k below about 1, logits divided by √head_dim.",
+    references=("arXiv 1706.03762, section 3.2.1", "docs/concepts.md, attention entropy"),
+    check=_saturated,
+)

@@ -1,0 +1,92 @@
+"""Rules on the head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from initdiag.rules.finding import Severity
+from initdiag.rules.rule import Evidence, Rule, Trouble
+
+
+def _hot(evidence: Evidence) -> Iterator[Trouble]:
+    std, gate = evidence.measured.logits.std, evidence.gate
+    severity = Severity.ERROR if std > gate.max_logit_std else Severity.WARNING
+    limit = gate.max_logit_std if severity is Severity.ERROR else gate.warn_logit_std
+    if std > gate.warn_logit_std or std > gate.max_logit_std:
+        frozen = math.sqrt(2 * math.log(evidence.subject.vocab_size))
+        state = f"; beyond {frozen:.2f} = √(2 ln V) one token takes all" if std > frozen else ""
+        right = gate.warn_logit_std * evidence.subject.head_std / std if std else 0.0
+        yield Trouble(
+            f"logit std {std:.3f}; expected at most {limit:g} (it alone costs {std**2 / 2:.3g} nats{state})"
+            if std <= frozen
+            else f"logit std {std:.3f}; expected at most {limit:g}{state}",
+            evidence.subject.head,
+            f"draw {evidence.subject.head} with a std of at most {_round_down(right)} (now "
+            f"{evidence.subject.head_std:.3g}), or multiply the logits by {_round_down(gate.warn_logit_std / std)}",
+            "init.std",
+            severity,
+        )
+
+
+def _predicts_input(evidence: Evidence) -> Iterator[Trouble]:
+    subject, own = evidence.subject, evidence.measured.logits.self_logit
+    limit = evidence.measured.loss.uniform + evidence.gate.max_self_logit
+    if own > limit:
+        shape = subject.architecture
+        declared = shape.embedding_multiplier != 1
+        std = subject.head_std
+        yield Trouble(
+            f"the model predicts its own input: the input token's logit is {own:.1f} above the others, expected at "
+            f"most {limit:.1f} (ln V + {evidence.gate.max_self_logit:g})"
+            + (f"; the head is tied to an embedding of std {std:.3g}" if shape.tied else ""),
+            subject.head,
+            (
+                "known of tied heads with an embedding multiplier, and it shrinks with depth; to be rid of it, divide "
+                "the logits by the multiplier or untie the head (model.tied: false)"
+                if declared
+                else "draw the embedding with std 0.02 (init: {scheme: scaled, std: 0.02}); or untie the head "
+                "(model.tied: false), or multiply the logits by 1/√d_model as T5 does"
+            ),
+            "model.tied" if shape.tied else "init.scheme",
+            Severity.WARNING if declared else Severity.ERROR,
+        )
+
+
+def _round_down(value: float) -> str:
+    """Two significant digits, rounded towards zero, so that the advice is inside the limit."""
+    if not (value > 0 and math.isfinite(value)):
+        return f"{value:g}"
+    digits = 1 - math.floor(math.log10(value))
+    return f"{math.floor(value * 10**digits) / 10**digits:.12g}"
+
+
+HOT = Rule(
+    id="LOGIT001",
+    name="hot-logits",
+    severity="warning above gate.warn_logit_std, error above gate.max_logit_std",
+    what="The standard deviation of the logits over the vocabulary is too large.",
+    why="A logit std of s costs s²/2 nats at once, since the softmax of wide logits is confident at random. Beyond "
+    "√(2 ln V), about 4.6 for GPT-2's vocabulary, a single token takes all of the probability and nearly all "
+    "gradients vanish.",
+    example="An nn.Linear head redrawn with std 1 at d_model 256: logit std 16, loss 66 where ln V is 10.4.",
+    instead="Head std at most about 1/√d_model; 0.02 up to d_model 2048; or a logit multiplier.",
+    references=("docs/concepts.md, logit std",),
+    check=_hot,
+)
+
+PREDICTS_INPUT = Rule(
+    id="LOGIT002",
+    name="head-predicts-input",
+    severity="error; warning where an embedding multiplier is declared",
+    what="The logit of the current input token is more than ln V + gate.max_self_logit above the other logits.",
+    why="A tied head reads the final state with the very rows that were written into it. The input token's own logit "
+    "is then ‖e‖²/std(stream): about d_model/std(stream) for an N(1) embedding. The model is certain that every "
+    "token repeats, and the loss starts at about that number.",
+    example="`model.head.weight = model.wte.weight` with PyTorch's default nn.Embedding, N(1): GPT-2 small starts at "
+    "480 instead of 10.98.",
+    instead="Draw the shared matrix with std 0.02 (GPT-2) or 1/√d_model; or tie the other way round, so that the "
+    "embedding takes nn.Linear's weights; or scale the logits by 1/√d_model (T5, PaLM).",
+    references=("arXiv 1608.05859 (tying)", "arXiv 1910.10683 (T5: logits scaled when tied)"),
+    check=_predicts_input,
+)

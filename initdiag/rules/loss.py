@@ -1,0 +1,96 @@
+"""Rules on the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from initdiag.rules.finding import Severity
+from initdiag.rules.rule import Evidence, Rule, Trouble
+
+
+def _above(evidence: Evidence) -> Iterator[Trouble]:
+    loss, expected = evidence.measured.loss.value, evidence.expected
+    if loss - expected.loss > expected.allowance:
+        yield Trouble(
+            f"loss {loss:.3f} nats is above the {expected.loss:.3f} ± {expected.allowance:.3f} that its own logits "
+            "explain",
+            "loss",
+            "look at the head for rows with a spread of their own (new tokens, padding rows, one shard drawn "
+            "differently), and at the targets",
+            "init",
+        )
+
+
+def _below(evidence: Evidence) -> Iterator[Trouble]:
+    loss, expected = evidence.measured.loss.value, evidence.expected
+    if expected.loss - loss > expected.allowance:
+        yield Trouble(
+            f"loss {loss:.3f} nats is below the {expected.loss:.3f} ± {expected.allowance:.3f} that untrained logits "
+            "can reach",
+            "loss",
+            "check that the weights are fresh (not a checkpoint), that the targets are the next tokens and that no "
+            "position sees its own target",
+            "tokens",
+        )
+
+
+def _excess(evidence: Evidence) -> Iterator[Trouble]:
+    loss, gate, logits = evidence.measured.loss, evidence.gate, evidence.measured.logits
+    if loss.excess > gate.max_excess:
+        identity = logits.self_logit > loss.uniform  # the input token's own logit is what the loss is made of
+        declared = identity and evidence.subject.architecture.embedding_multiplier != 1
+        cause = f"the input token's own logit, {logits.self_logit:.1f}," if identity else f"logit std {logits.std:.3g}"
+        yield Trouble(
+            f"loss {loss.value:.3f} nats is {loss.excess:.3f} over ln V = {loss.uniform:.3f}; the gate allows "
+            f"{gate.max_excess:g}; {cause} explains it",
+            "loss",
+            "cure the head first (LOGIT001, LOGIT002); if this start is meant, raise gate.max_excess",
+            "init.scheme",
+            Severity.WARNING if declared else Severity.ERROR,
+        )
+
+
+ABOVE = Rule(
+    id="LOSS001",
+    name="loss-above-expectation",
+    severity="error",
+    what="The cross-entropy is further above the loss that the logit distribution explains than chance can take it. "
+    "That loss is ln((V−1)·exp(s²/2) + exp(m)) per position, with the measured logit std s and self-logit m; chance "
+    "is 5·√(s²/N + (exp(s²)−1)/V) for N targets.",
+    why="An untrained head gives Gaussian logits. When the loss is higher than a Gaussian of the measured width "
+    "allows, some logits come from somewhere else: rows of the head with another spread, or targets that the "
+    "model is turned against.",
+    example="A vocabulary grown from 50,257 to 50,304 rows, the new ones drawn at N(1) beside rows at N(0.02): they "
+    "take all of the softmax.",
+    instead="Draw new rows with the std of the old ones, e.g. `weight[old:].normal_(std=0.02)`.",
+    references=("docs/concepts.md, expected loss",),
+    check=_above,
+)
+
+BELOW = Rule(
+    id="LOSS002",
+    name="loss-below-expectation",
+    severity="error",
+    what="The cross-entropy is further below the loss that the logit distribution explains than chance can take it.",
+    why="Before the first step a model knows nothing about the targets. If it does, the weights are not fresh, the "
+    "labels are the inputs, or the future leaks; the run would measure something else than it says.",
+    example="A checkpoint loaded by a line that should have been removed: loss 6.1 where 10.98 is expected.",
+    instead="Start from fresh weights; let the targets be the inputs moved by exactly one.",
+    references=("docs/concepts.md, expected loss",),
+    check=_below,
+)
+
+EXCESS = Rule(
+    id="LOSS003",
+    name="excess-loss",
+    severity="error; warning where a declared embedding multiplier explains it",
+    what="The loss is more than gate.max_excess above ln V, the loss of a model that says nothing.",
+    why="Every nat above ln V is confidence in nothing. The first steps are spent on unlearning it, with gradients "
+    "that are large and all alike; the curve drops like a hockey stick and hides how the model really learns. "
+    "An excess of 2 nats is a logit std of 2.",
+    example="A head with std 1/√d_model has excess 0.5, PyTorch's own nn.Linear 1/6, GPT-2 small 0.154; a head tied "
+    "to an N(1) embedding 470.",
+    instead="Draw the head so that std·√d_model stays below about 1, e.g. `init: {scheme: gpt2, std: 0.02}`.",
+    references=("docs/concepts.md, excess",),
+    check=_excess,
+)

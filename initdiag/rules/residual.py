@@ -1,0 +1,87 @@
+"""Rules on the residual stream."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from initdiag.measure import ResidualMeasure
+from initdiag.rules.finding import Severity
+from initdiag.rules.rule import Evidence, Rule, Trouble
+
+FEWEST_BRANCHES = 4  # with one layer there is no depth to speak of
+
+
+def depth_exponent(residual: ResidualMeasure) -> float:
+    """Return ln(scaling ratio) / ln(number of branches): 0 for 1/√(2N), +1 without scaling, −1 for scaling twice."""
+    ratio, branches = residual.scaling_ratio, len(residual.branches)
+    return math.log(ratio) / math.log(branches) if ratio > 0 and branches > 1 else math.nan
+
+
+def _judged(evidence: Evidence) -> bool:
+    """Post-norm resets the stream after every addition, so there is no growth to judge."""
+    residual = evidence.measured.residual
+    return len(residual.branches) >= FEWEST_BRANCHES and evidence.subject.architecture.placement == "pre"
+
+
+def _unscaled(evidence: Evidence) -> Iterator[Trouble]:
+    residual, layers = evidence.measured.residual, evidence.subject.architecture.n_layers
+    if _judged(evidence) and depth_exponent(residual) > evidence.gate.depth_exponent:
+        branches = len(residual.branches)
+        first, last = residual.embedding_variance, residual.branches[-1].stream_variance
+        std = evidence.subject.unscaled_residual_std
+        yield Trouble(
+            f"the stream grows with depth: its variance goes from {first:.3g} to {last:.3g} over {branches} branches, "
+            f"whose variances sum to {residual.scaling_ratio:.1f} unscaled branches (scaled: 1, unscaled: {branches})",
+            "residual stream",
+            f"draw {evidence.subject.residual_projections} with std {std:.3g}/√(2·{layers}) = "
+            f"{std / math.sqrt(2 * layers):.3g}, as init.scheme: scaled does; many released models leave it so",
+            "init.scheme",
+            Severity.WARNING if residual.branch_variance_sum > first else Severity.INFO,
+        )
+
+
+def _twice(evidence: Evidence) -> Iterator[Trouble]:
+    residual, layers = evidence.measured.residual, evidence.subject.architecture.n_layers
+    if _judged(evidence) and depth_exponent(residual) < -evidence.gate.depth_exponent:
+        std = evidence.subject.unscaled_residual_std
+        yield Trouble(
+            f"the branches are too small: their variances sum to {residual.scaling_ratio:.3g} unscaled branches; "
+            f"expected about 1, and 1/{2 * layers} = {1 / (2 * layers):.3g} is what scaling twice gives",
+            "residual stream",
+            f"apply 1/√(2N) once: draw {evidence.subject.residual_projections} with std {std:.3g}/√(2·{layers}) = "
+            f"{std / math.sqrt(2 * layers):.3g}",
+            "init.residual_std",
+        )
+
+
+UNSCALED = Rule(
+    id="RES001",
+    name="unscaled-residual",
+    severity="warning; info where all branches together are smaller than the embedding",
+    what="The branches of a pre-norm model add up to more than (2N)^gate.depth_exponent unscaled branches.",
+    why="Every branch adds its variance to the stream, so 2N equal branches make it grow like N: late layers change a "
+    "large stream by a small part, and the gradients of early ones differ from those of late ones. The loss does "
+    "not see it: GPT-2 small starts at 10.98 either way. Many released models leave it so; it is a choice, not a "
+    "fault, and so this warns.",
+    example="`init: {scheme: gpt2}` at 12 layers: the branch variances sum to 24 unscaled branches, and the stream's "
+    "variance ends at 2.3 instead of 0.087.",
+    instead="`init: {scheme: scaled}`: attention out and MLP out with std/√(2N).",
+    references=("GPT-2 paper, section 2.3", "arXiv 2002.04745 (pre-norm variance grows with depth)"),
+    check=_unscaled,
+)
+
+TWICE = Rule(
+    id="RES002",
+    name="residual-scaled-twice",
+    severity="error",
+    what="The branches of a pre-norm model add up to less than (2N)^−gate.depth_exponent unscaled branches. Branches "
+    "that are exactly zero are a known choice and are not judged.",
+    why="When 1/√(2N) is applied by two hands (in the init function, and again by a loop over names that end in "
+    "c_proj.weight), every branch is 2N times too small in variance: the model starts as a near-identity and deep "
+    "layers learn late. The loss does not see it.",
+    example="`init: {scheme: scaled, residual_std: 0.000833}` for 12 layers, which is 0.02/24 instead of 0.02/√24.",
+    instead="std/√(2N), once.",
+    references=("GPT-2 paper, section 2.3",),
+    check=_twice,
+)

@@ -1,0 +1,68 @@
+"""What a rule is: an id for ever, the text that explains it, and a function from evidence to findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from initdiag.rules.finding import Finding, Severity
+
+if TYPE_CHECKING:
+    from initdiag.config.schema import Gate
+    from initdiag.measure import Measurements
+    from initdiag.subjects import Subject
+    from initdiag.theory import Expectations
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a rule may look at."""
+
+    subject: Subject
+    measured: Measurements
+    expected: Expectations
+    gate: Gate
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What a rule's check returns: a finding that doesn't yet know its rule.
+
+    `at` is the config path of the value at fault, such as "init.std".
+    """
+
+    message: str
+    subject: str
+    help: str
+    at: str
+    severity: Severity = Severity.ERROR
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule. The texts are its documentation, in `initdiag rule ID` and docs/rules.md alike."""
+
+    id: str
+    name: str
+    severity: str  # in words, as a rule may warn first and fail later
+    what: str
+    why: str
+    example: str
+    instead: str
+    references: tuple[str, ...]
+    check: Callable[[Evidence], Iterable[Trouble]]
+
+    def findings(self, evidence: Evidence) -> tuple[Finding, ...]:
+        return tuple(
+            Finding(
+                rule=self.id,
+                name=self.name,
+                severity=trouble.severity,
+                message=trouble.message,
+                subject=trouble.subject,
+                help=trouble.help,
+                location=evidence.subject.locate(trouble.at),
+            )
+            for trouble in self.check(evidence)
+        )

@@ -1,0 +1,27 @@
+"""What a parameter is for. A scheme answers per role; nothing else in initdiag looks at parameter names."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    TOKEN_EMBEDDING = "token_embedding"
+    POSITION_EMBEDDING = "position_embedding"
+    ATTENTION_QUERY = "attention_query"
+    ATTENTION_KEY = "attention_key"
+    ATTENTION_VALUE = "attention_value"
+    ATTENTION_OUT = "attention_out"
+    MLP_IN = "mlp_in"
+    MLP_GATE = "mlp_gate"
+    MLP_OUT = "mlp_out"
+    NORM_SCALE = "norm_scale"
+    NORM_BIAS = "norm_bias"
+    BIAS = "bias"
+    LM_HEAD = "lm_head"
+
+
+EMBEDDINGS = (Role.TOKEN_EMBEDDING, Role.POSITION_EMBEDDING)
+RESIDUAL_PROJECTIONS = (Role.ATTENTION_OUT, Role.MLP_OUT)  # they write into the residual stream
+INPUT_PROJECTIONS = (Role.ATTENTION_QUERY, Role.ATTENTION_KEY, Role.ATTENTION_VALUE, Role.MLP_IN, Role.MLP_GATE)
+LINEAR_WEIGHTS = (*INPUT_PROJECTIONS, *RESIDUAL_PROJECTIONS, Role.LM_HEAD)

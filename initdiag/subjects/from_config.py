@@ -1,0 +1,36 @@
+"""A config file as a Subject: the reference Transformer and the plan that the config's scheme makes for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from initdiag.config import ConfigFile
+from initdiag.model import parameters, sizes
+from initdiag.schemes import make_plan, scheme_named
+from initdiag.subjects.subject import Subject
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def from_config(file: ConfigFile) -> Subject:
+    """Plan the weights of the reference Transformer that a config describes. Imports no torch.
+
+    Raises:
+        PlanError, UsageError: the scheme can't answer for this model.
+    """
+    shape, init = file.config.model, file.config.init
+    plan = make_plan(scheme_named(init.scheme), parameters(shape), sizes(shape), init.parameters)
+
+    def build() -> nn.Module:
+        from initdiag.model.transformer import Transformer
+
+        return Transformer(shape)
+
+    def states(module: nn.Module, ids: Tensor) -> Tensor:
+        return cast("Tensor", module.states(ids))  # type: ignore[operator]
+
+    def logits(module: nn.Module, hidden: Tensor, rows: slice) -> Tensor:
+        return cast("Tensor", module.logits(hidden, rows))  # type: ignore[operator]
+
+    return Subject(file.name, file.target, shape.vocab_size, plan, shape, build, states, logits, file.locate)

@@ -1,0 +1,61 @@
+"""The loss that a Gaussian logit distribution explains. Pure Python; derivation in docs/concepts.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from initdiag.measure import PositionLogits
+
+
+def log_sum_exp(vocab_size: int, std: float, self_logit: float) -> float:
+    """Return E[log-sum-exp] in nats, for V − 1 logits N(0, std²) and one that is `self_logit`.
+
+    ln((V−1)·exp(std²/2) + exp(self_logit)), up to O(1/√V). Beyond std = √(2 ln V) the sum is its largest terms and
+    freezes at about std·√(2 ln V) (the random energy model's transition; Derrida, Phys. Rev. B 24, 2613, 1981).
+    """
+    others = vocab_size - 1
+    critical = math.sqrt(2 * math.log(others)) if others > 1 else 0.0
+    rest = math.log(others) + std**2 / 2 if std < critical else max(std * critical, math.log(others))
+    high, low = max(rest, self_logit), min(rest, self_logit)
+    return high + math.log1p(math.exp(low - high)) if math.isfinite(high) else high
+
+
+def expected_loss(vocab_size: int, positions: Sequence[PositionLogits], *, uniform_targets: bool = False) -> float:
+    """Return the expected cross-entropy in nats, averaged over positions.
+
+    Each position's log-sum-exp, less the expected logit of its target. With the others' mean logit as zero that is
+    self_logit/V for a uniform target; for the given ones the self-logit where the next token is the input token
+    again, else 0.
+    """
+
+    def target(position: PositionLogits) -> float:
+        if uniform_targets:
+            return position.self_logit / vocab_size
+        return position.self_logit if position.target_is_self else 0.0
+
+    return _mean([log_sum_exp(vocab_size, at.std, at.self_logit) - target(at) for at in positions])
+
+
+def sampling_allowance(vocab_size: int, positions: Sequence[PositionLogits], independent_targets: int) -> float:
+    """Return five standard deviations of loss − expected loss, in nats (false alarms: below 1e-6 per check).
+
+    Two sources: which targets were met, std²/N, and which logits the vocabulary got, (exp(std²) − 1)/V. The second
+    is shared by all positions, since hidden states at init are nearly collinear. It saturates at the spread of the
+    largest of V normals, (π²/6)·std²/(2 ln V), and fades where the self-logit is all of the sum.
+    """
+    targets, vocabulary = [], []
+    for position in positions:
+        variance = position.std**2
+        share = math.exp(min(0.0, position.self_logit - log_sum_exp(vocab_size, position.std, position.self_logit)))
+        gumbel = math.pi**2 / 6 * variance / (2 * math.log(vocab_size))
+        spread = min(math.expm1(variance) / vocab_size, gumbel) if variance < 700 else gumbel
+        targets.append(variance)
+        vocabulary.append((1 - share) ** 2 * spread)
+    return 5 * math.sqrt(_mean(targets) / independent_targets + _mean(vocabulary))
+
+
+def _mean(values: list[float]) -> float:
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    return math.fsum(values) / len(values)

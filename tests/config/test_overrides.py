@@ -1,0 +1,81 @@
+"""`--set`: what it changes, and that its problems bear its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from initdiag.config import load
+
+Lines = Callable[..., list[str]]
+
+MODEL = "model:\n  vocab_size: 512\n  context: 128\n  d_model: 64\n  n_layers: 2\n  n_heads: 4\n"
+
+
+def test_values_are_yaml_and_the_last_one_wins(here: Path) -> None:
+    Path("a.yaml").write_text(MODEL)
+    overrides = ["init.std=0.01", "init.std=1e-3", "gate.ignore=[A, B]", "tokens.length=", "init.scheme = scaled"]
+    config = load("a.yaml", overrides).config
+    assert config.init.std == 0.001
+    assert config.init.scheme == "scaled"
+    assert config.gate.ignore == ("A", "B")
+    assert config.tokens.length is None
+    assert load("a.yaml", ["init={std: 0.5}", "init.seed=3"]).config.init.parameters == {"std": 0.5}
+
+
+def test_an_override_repairs_the_file(here: Path) -> None:
+    Path("a.yaml").write_text(MODEL + "init:\n  std: abc\n")
+    assert load("a.yaml", ["init.std=0.1"]).config.init.std == 0.1
+
+
+def test_token_paths_of_overrides_are_relative_to_the_current_directory(here: Path) -> None:
+    Path("sub").mkdir()
+    Path("sub/a.yaml").write_text(MODEL + "tokens: {source: text, path: in.txt, tokenizer: t.json}\n")
+    assert load("sub/a.yaml").tokens_path == Path("sub/in.txt")
+    overridden = load("sub/a.yaml", ["tokens.path=out.txt"])
+    assert overridden.tokens_path == here / "out.txt"
+    assert overridden.tokenizer_path == Path("sub/t.json")
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("init.std=abc", "--set init.std=abc: found 'abc' (a string), expected a number"),
+        ("init.sdt=1", "--set init.sdt=1: unknown key (did you mean 'std'?)"),
+        ("foo.bar=1", "--set foo.bar=1: foo: unknown key, expected one of model, init, tokens, gate"),
+        ("n_layers=3", "--set n_layers=3: unknown key here, expected model.n_layers"),
+        ("init={std: abc}", "--set init={std: abc}: init.std: found 'abc' (a string), expected a number"),
+        ("gate.ignore=[A, 2]", "--set gate.ignore=[A, 2]: gate.ignore[1]: found 2 (a whole number), expected a string"),
+        ("model.n_layers.x=1",
+         "--set model.n_layers.x=1: found 2 (a whole number) at model.n_layers, expected a section"),
+        ("init", "--set init: expected KEY=VALUE, such as init.std=0.01"),
+        ("=3", "--set =3: expected KEY=VALUE, such as init.std=0.01"),
+        ("init..std=3", "--set init..std=3: expected KEY=VALUE, such as init.std=0.01"),
+        ("init.seed='", "--set init.seed=': found a quote that is never closed"),
+        ("init.std=" + "x" * 1000,
+         f"--set init.std={'x' * 70}…: found '{'x' * 60}'… (a string), expected a number"),
+        # the override is to blame for what it makes of the other keys
+        ("model.d_model=65",
+         "--set model.d_model=65: model.n_heads: 4 does not divide d_model 65; expected a divisor of it, or "
+         "a head_dim"),
+        ("model.context=9", "--set model.context=9: tokens.length: found 10, expected at most the model's context, 9"),
+        ("tokens.source=text",
+         "--set tokens.source=text: tokens.path: not found, expected a text file, as the source is text"),
+        ("init.scheme=default",
+         "--set init.scheme=default: init.std: scheme 'default' has no parameters, expected none"),
+    ],
+)  # fmt: skip
+def test_problems_bear_the_name_of_the_override(problems: Lines, override: str, expected: str) -> None:
+    assert problems(MODEL + "tokens: {length: 10}\ninit: {std: 0.1}\n", override) == [expected]
+
+
+def test_problems_of_the_file_come_first(problems: Lines) -> None:
+    lines = problems(MODEL.replace("128", "x"), "init.seed=[", "init.std=a", "gate.zzz=1")
+    assert [line.split(": ")[0] for line in lines] == [
+        "a.yaml:3:3",
+        "--set init.std=a",
+        "--set gate.zzz=1",
+        "--set init.seed=[",
+    ]

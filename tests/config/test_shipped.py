@@ -1,0 +1,141 @@
+"""What is shipped: the configs, their JSON schema, and the starter file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml as pyyaml
+
+from initdiag.config import json_schema, load, presets
+from initdiag.config.schema import Config
+from initdiag.config.sentences import sections
+from initdiag.config.starter import starter_text, write_starter
+from initdiag.config.yaml import parse
+from initdiag.errors import ConfigError, UsageError
+from initdiag.model import parameters
+from initdiag.model.parameters import sizes
+from initdiag.schemes import make_plan, scheme_named
+
+VALIDATOR = jsonschema.Draft202012Validator(json_schema.json_schema())
+
+
+def test_the_names() -> None:
+    assert presets.names() == (
+        "bad", "gpt2", "gpt2-medium", "llama-like", "nanogpt", "tiny", "tiny-untied", "transformer-original",
+    )  # fmt: skip
+    with pytest.raises(UsageError, match=r"^no shipped config 'gpt3'; expected one of bad, .*did you mean 'gpt2'"):
+        presets.path_of("gpt3")
+
+
+def test_an_installed_package_has_them_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "site-packages" / "initdiag"
+    (package / "configs").mkdir(parents=True)
+    (package / "configs" / "one.yaml").touch()
+    monkeypatch.setattr(presets, "_PACKAGE", package)
+    assert presets.names() == ("one",)
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_every_shipped_config(name: str) -> None:
+    text = presets.path_of(name).read_text(encoding="utf-8")
+    assert text.startswith("# yaml-language-server: $schema=initdiag.schema.json\n# ")
+    VALIDATOR.validate(parse(text, name).value)
+    config = load(name).config
+    listed = tuple(parameters(config.model))
+    count = sum(parameter.numel for parameter in listed)
+    assert f"{count:,} parameters" in text.replace("\n# ", " "), "the comment names the parameter count"
+    make_plan(scheme_named(config.init.scheme), listed, sizes(config.model), config.init.parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("gpt2", 124_439_808), ("gpt2-medium", 354_823_168), ("nanogpt", 124_373_760)]
+)
+def test_published_parameter_counts(name: str, count: int) -> None:
+    assert sum(parameter.numel for parameter in parameters(load(name).config.model)) == count
+
+
+def test_the_committed_schema_is_that_of_the_code() -> None:
+    committed = presets.schema_path().read_text(encoding="utf-8")
+    assert committed == json_schema.text(), "run: initdiag schema > configs/initdiag.schema.json"
+    jsonschema.Draft202012Validator.check_schema(json.loads(committed))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model: 3", "init: {}", "extra: 1", "model: {vocab_size: '2'}", "init: {scheme: gtp2}",
+        "gate: {ignore: A}", "tokens: {source: web}",
+    ],
+)  # fmt: skip
+def test_the_schema_refuses_what_the_loader_refuses(text: str, tmp_path: Path) -> None:
+    value = parse(text, "f").value
+    if text.startswith(("extra", "init: {scheme", "gate", "tokens")):
+        value = {"model": load("tiny").config.model.model_dump(), **value}
+    assert not VALIDATOR.is_valid(value)
+    (tmp_path / "a.yaml").write_text(pyyaml.dump(value))
+    with pytest.raises(ConfigError):
+        load(str(tmp_path / "a.yaml"))
+
+
+def test_the_starter_loads_and_is_gpt2(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folder" / "my.yaml"
+    write_starter(path)
+    assert path.read_text(encoding="utf-8") == starter_text()
+    loaded, gpt2 = load(str(path)).config, load("gpt2").config
+    assert loaded == gpt2
+
+
+def test_the_starter_names_its_schema() -> None:
+    first = starter_text().splitlines()[0]
+    assert first == f"# yaml-language-server: $schema={presets.schema_path().absolute().as_uri()}"
+    assert presets.schema_path().is_file()
+
+
+def test_the_starter_has_every_field_with_its_description() -> None:
+    text = starter_text()
+    words = " ".join(text.replace("#", " ").split())
+    for name, section in sections():
+        assert f"\n{name}:\n" in text
+        for key, field in section.model_fields.items():
+            assert re.search(rf"^  #?{key}: ", text, re.MULTILINE), key
+            assert str(field.description) in words
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_the_defaults_in_the_comments_are_the_defaults() -> None:
+    everything = re.sub(r"^  #(?=\w+: )", "  ", starter_text(), flags=re.MULTILINE)
+    value = parse(everything, "f").value
+    assert {name: set(section.model_fields) for name, section in sections()} == {
+        name: set(section) for name, section in value.items()
+    }
+    assert Config.model_validate_json(json.dumps(value)) == load("gpt2").config
+
+
+def test_the_starter_does_not_overwrite(tmp_path: Path) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("precious")
+    with pytest.raises(UsageError) as caught:
+        write_starter(path)
+    assert str(caught.value) == f"{path} exists; expected a new file, or --force to overwrite it"
+    assert path.read_text() == "precious"
+    write_starter(path, force=True)
+    assert path.read_text(encoding="utf-8") == starter_text()
+
+
+def test_places_where_no_starter_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"is a directory; expected the name of a file to write$"):
+        write_starter(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match=r"^can't write .*/file/my\.yaml: (Not a directory|File exists)$"):
+        write_starter(tmp_path / "file" / "my.yaml")
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UsageError, match=r"^can't write .*/new\.yaml: Permission denied$"):
+        write_starter(tmp_path / "new.yaml")
