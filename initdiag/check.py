@@ -122,12 +122,14 @@ def diagnose(
 ) -> tuple[Run, Weights]:
     """Run a case and judge it; returns its weights too, for the next case to draw over."""
     from initdiag import rules, theory
+    from initdiag.engines import import_torch
     from initdiag.report import Run
 
     seed = case.file.config.init.seed
     if progress:
         progress(f"{case.subject.name}: scheme {case.subject.plan.scheme}, seed {seed}: drawing weights, one forward")
-    from initdiag.engines import dense  # torch comes in here, when all that can be wrong without it has been checked
+    import_torch()  # only here, when all that can be wrong without it has been checked
+    from initdiag.engines import dense
     from initdiag.measure.observe import observe
 
     measured, weights = dense.run(case.subject, case.batch, seed, settings, observe, reuse)

@@ -34,12 +34,13 @@ def plan(
 ) -> Planned:
     """Plan and draw the weights of a target; nothing is run. Arguments and errors as of `check`."""
     from initdiag import subjects
-    from initdiag.engines import Settings
+    from initdiag.engines import Settings, import_torch
 
     file = configure(target, scheme, seed, overrides)
     subject = subjects.load(file)
     if progress:
         progress(f"{subject.name}: drawing weights")
+    import_torch()
     from initdiag.engines import dense
     from initdiag.measure.observe import measure_parameters
 

@@ -87,7 +87,6 @@ def resolve(text: str) -> str | int | float | bool | None:
 
 
 def _read(text: str, file: str) -> tuple[Any, dict[Path, Location]]:
-    text = text.removeprefix("\ufeff")
     builder = _Builder(file)
     builder.locations[()] = Location(file, 1, 1)
     node = root(text, file)

@@ -33,7 +33,7 @@ def evaluate(formula: str, names: Mapping[str, float]) -> float:
     """
     try:
         value = float(_value(ast.parse(formula, mode="eval").body, names))
-    except (SyntaxError, ArithmeticError, ValueError, TypeError, RecursionError) as error:
+    except (SyntaxError, ArithmeticError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise PlanError(f"can't compute the formula '{formula}': {error}") from error
     if not math.isfinite(value):
         raise PlanError(f"the formula '{formula}' gives {value}; expected a finite number")

@@ -48,8 +48,8 @@ SAME_VALUES = frozenset(
 )
 # Ops that leave a stream on the stream: sums, scalings, and what norms are made of.
 STREAM_ARITHMETIC = frozenset(
-    "add add_ sub sub_ mul mul_ div div_ neg pow sqrt rsqrt mean sum var var_mean reciprocal native_layer_norm "
-    "_fused_rms_norm stack cat where getitem linalg_vector_norm".split()
+    "add add_ sub sub_ mul mul_ div div_ neg pow sqrt rsqrt mean sum var var_mean std std_mean reciprocal "
+    "native_layer_norm _fused_rms_norm stack cat where getitem linalg_vector_norm".split()
 )
 PRODUCTS = frozenset("mm addmm bmm baddbmm _grouped_mm".split())
 LOOKUPS = frozenset("embedding index_select index".split())

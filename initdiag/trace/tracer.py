@@ -71,6 +71,11 @@ class Tracer(TorchDispatchMode):
             self._lineages[parameter] = Lineage(parameter=name)
         self._lineages[ids] = TOKEN_IDS
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from wrapping the method below for torch.compile: that alone imports torch._dynamo, 1.2 s."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         inputs = [*_tensors(args), *_tensors(kwargs.values())]

@@ -128,6 +128,15 @@ def test_a_ready_config_is_taken_and_checked() -> None:
         from_mapping(wrong, "mine")
 
 
+def test_a_copy_of_a_config_computes_its_defaults_again() -> None:
+    config = load("tiny").config
+    wider = config.model_copy(update={"model": config.model.model_copy(update={"d_model": 128})})
+    assert from_mapping(wider, "mine").config.model.d_ff == 512
+    odd = config.model_copy(update={"model": config.model.model_copy(update={"n_heads": 5})})
+    with pytest.raises(ConfigError, match=r"^mine: model\.n_heads: 5 does not divide d_model 64"):
+        from_mapping(odd, "mine")
+
+
 @pytest.mark.parametrize(
     ("mapping", "expected"),
     [

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from initdiag.config import load
+from initdiag.config.overrides import apply
 
 Lines = Callable[..., list[str]]
 
@@ -23,6 +24,19 @@ def test_values_are_yaml_and_the_last_one_wins(here: Path) -> None:
     assert config.gate.ignore == ("A", "B")
     assert config.tokens.length is None
     assert load("a.yaml", ["init={std: 0.5}", "init.seed=3"]).config.init.parameters == {"std": 0.5}
+
+
+def test_the_mapping_itself_is_left_alone() -> None:
+    raw = {"init": {"std": 1.0}}
+    assert apply(raw, ["init.std=2.0"]).raw == {"init": {"std": 2.0}}
+    assert raw == {"init": {"std": 1.0}}
+
+
+def test_a_section_that_is_set_replaces_what_was_set_in_it(problems: Lines) -> None:
+    whole = "init={scheme: default, std: 0.1}"
+    assert problems(MODEL, "init.std=abc", whole) == [
+        f"--set {whole}: init.std: scheme 'default' has no parameters, expected none"
+    ]
 
 
 def test_an_override_repairs_the_file(here: Path) -> None:

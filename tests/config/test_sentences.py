@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+from initdiag.config import load
 
 Lines = Callable[..., list[str]]
 
@@ -97,6 +100,11 @@ MODEL = "model:\n  vocab_size: 512\n  context: 128\n  d_model: 64\n  n_layers: 2
 )  # fmt: skip
 def test_one_sentence(problems: Lines, text: str, expected: str) -> None:
     assert problems(text) == [expected]
+
+
+def test_the_bounds_themselves_are_allowed(here: Path) -> None:
+    Path("a.yaml").write_text(MODEL + "tokens: {length: 128, batch: 65536}\ngate: {min_attention_entropy: 1}\n")
+    assert load("a.yaml").config.length == 128
 
 
 def test_all_problems_come_at_once_in_the_order_of_the_file(problems: Lines) -> None:

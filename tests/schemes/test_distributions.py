@@ -1,0 +1,51 @@
+"""Distributions as values: their moments against integrals over z, and how they are written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from initdiag.schemes import Constant, Distribution, Normal, Uniform
+
+
+def moment(of_z: Callable[[float], float], power: int) -> float:
+    """E[of_z(z)^power], z ~ N(0, 1), by the trapezoid rule over ±12: exact to 1e-12 for smooth integrands."""
+    step = 0.001
+    nodes = (step * i for i in range(-12_000, 12_001))
+    return math.fsum(of_z(z) ** power * math.exp(-z * z / 2) for z in nodes) * step / math.sqrt(2 * math.pi)
+
+
+AS_FUNCTION_OF_Z: list[tuple[Distribution, Callable[[float], float]]] = [
+    (Normal(0.02), lambda z: 0.02 * z),
+    (Normal(3.0), lambda z: 3.0 * z),
+    (Uniform(0.5), lambda z: 0.5 * math.erf(z / math.sqrt(2))),
+    (Uniform(2.0), lambda z: 2.0 * math.erf(z / math.sqrt(2))),
+]
+
+
+@pytest.mark.parametrize(("distribution", "of_z"), AS_FUNCTION_OF_Z, ids=str)
+def test_std_and_kurtosis(distribution: Distribution, of_z: Callable[[float], float]) -> None:
+    square = moment(of_z, 2)
+    assert distribution.std == pytest.approx(math.sqrt(square), rel=1e-9)
+    assert distribution.kurtosis == pytest.approx(moment(of_z, 4) / square**2, rel=1e-9)
+
+
+def test_a_constant_has_no_spread_and_no_shape() -> None:
+    assert Constant(3.0).std == 0
+    assert math.isnan(Constant(3.0).kurtosis)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "written"),
+    [
+        (Normal(0.02), "N(0.02)"),
+        (Normal(0.02 / math.sqrt(24)), "N(0.004082)"),  # 0.02/√24 = 0.00408248…
+        (Uniform(1 / math.sqrt(768)), "U(0.03608)"),  # 1/√768 = 0.0360843…
+        (Constant(1.0), "1"),
+        (Constant(0.0), "0"),
+    ],
+)
+def test_written(distribution: Distribution, written: str) -> None:
+    assert str(distribution) == written

@@ -1,0 +1,118 @@
+"""A plan answers for every parameter exactly once, or says which one is the trouble."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from initdiag.errors import PlanError, UsageError
+from initdiag.model import parameters, sizes
+from initdiag.schemes import (
+    SCHEMES,
+    Constant,
+    Draw,
+    Normal,
+    Parameter,
+    Role,
+    Scheme,
+    Uniform,
+    make_plan,
+    scheme_named,
+)
+from tests.small_models import WIRINGS, architecture
+
+MATRIX = Parameter("a.weight", (4, 3), Role.MLP_IN, 3, layer=2)
+
+
+def scheme(formula: str, distribution: str = "normal", unscaled: str | None = None) -> Scheme:
+    return Scheme(
+        "mine", "", "", {Role.MLP_IN: Draw(distribution, formula, unscaled)}, {"std": "0.5", "half": "std / 2"}
+    )
+
+
+@pytest.mark.parametrize(("name", "wiring"), list(product(SCHEMES, WIRINGS)))
+def test_every_parameter_exactly_once_in_the_models_order(name: str, wiring: str) -> None:
+    shape = architecture(**WIRINGS[wiring])
+    plan = make_plan(SCHEMES[name], parameters(shape), sizes(shape))
+    assert [entry.parameter for entry in plan.entries] == list(parameters(shape))
+    assert plan.scheme == name
+    for entry in plan.entries:
+        assert plan[entry.parameter.name] is entry
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_every_scheme_answers_for_every_role(name: str) -> None:
+    assert set(SCHEMES[name].roles) == set(Role)
+
+
+def test_a_role_without_an_answer_is_named() -> None:
+    roles = {role: draw for role, draw in SCHEMES["gpt2"].roles.items() if role is not Role.MLP_GATE}
+    shape = architecture(gated=True)
+    with pytest.raises(PlanError) as caught:
+        make_plan(replace(SCHEMES["gpt2"], roles=roles), parameters(shape), sizes(shape))
+    assert "'blocks.0.mlp.gate.weight' (role mlp_gate)" in str(caught.value)
+    assert "mlp_in" in str(caught.value)  # what it does answer for
+
+
+def test_a_parameter_listed_twice_is_named() -> None:
+    other = replace(MATRIX, name="b.weight")
+    with pytest.raises(PlanError, match=r"'a\.weight' is listed twice"):
+        make_plan(scheme("std"), [MATRIX, other, MATRIX], {})
+
+
+def test_an_unknown_setting_is_named_with_what_there_is() -> None:
+    with pytest.raises(UsageError) as caught:
+        make_plan(SCHEMES["scaled"], [], {"n_layers": 2}, {"residual_sdt": 0.1})
+    assert "'residual_sdt'" in str(caught.value)
+    assert "its parameters: std, residual_std" in str(caught.value)
+    assert "did you mean 'residual_std'?" in str(caught.value)
+    with pytest.raises(UsageError, match="scheme 'default' has no parameter 'std'; its parameters: none"):
+        make_plan(SCHEMES["default"], [], {}, {"std": 0.02})
+
+
+def test_an_unknown_scheme_is_named() -> None:
+    with pytest.raises(UsageError, match=r"unknown scheme 'scald'.*did you mean 'scaled'\?"):
+        scheme_named("scald")
+    assert scheme_named("scaled") is SCHEMES["scaled"]
+
+
+def test_settings_feed_the_settings_after_them() -> None:
+    assert make_plan(scheme("half"), [MATRIX], {}).settings == {"std": 0.5, "half": 0.25}
+    assert make_plan(scheme("half"), [MATRIX], {}, {"std": 3.0}).settings == {"std": 3.0, "half": 1.5}
+    assert make_plan(scheme("half"), [MATRIX], {}, {"half": 7.0}).settings == {"std": 0.5, "half": 7.0}
+
+
+def test_formulas_know_sizes_settings_fan_in_and_layer() -> None:
+    plan = make_plan(scheme("std + 10 * fan_in + 100 * layer + 1000 * d_model"), [MATRIX], {"d_model": 7.0})
+    assert plan["a.weight"].distribution == Normal(0.5 + 30 + 200 + 7000)
+
+
+def test_distributions_by_name() -> None:
+    assert make_plan(scheme("2", "normal"), [MATRIX], {})["a.weight"].distribution == Normal(2.0)
+    assert make_plan(scheme("2", "uniform"), [MATRIX], {})["a.weight"].distribution == Uniform(2.0)
+    assert make_plan(scheme("-2", "constant"), [MATRIX], {})["a.weight"].distribution == Constant(-2.0)
+
+
+def test_no_spread_is_a_constant_and_a_negative_spread_an_error() -> None:
+    assert make_plan(scheme("0", "normal"), [MATRIX], {})["a.weight"].distribution == Constant(0.0)
+    assert make_plan(scheme("0", "uniform"), [MATRIX], {})["a.weight"].distribution == Constant(0.0)
+    with pytest.raises(PlanError, match=r"gives -0\.5; expected a std or bound that is not negative"):
+        make_plan(scheme("-std"), [MATRIX], {})
+
+
+def test_the_unscaled_std_is_the_distributions_own_where_nothing_is_scaled() -> None:
+    assert make_plan(scheme("std / 3", unscaled="std"), [MATRIX], {})["a.weight"].unscaled_std == 0.5
+    assert make_plan(scheme("std / 3"), [MATRIX], {})["a.weight"].unscaled_std == 0.5 / 3
+    assert make_plan(scheme("std", "uniform"), [MATRIX], {})["a.weight"].unscaled_std == pytest.approx(0.5 / 3**0.5)
+
+
+def test_with_role() -> None:
+    plan = make_plan(SCHEMES["gpt2"], parameters(architecture(n_layers=2)), sizes(architecture()))
+    assert [entry.parameter.name for entry in plan.with_role(Role.ATTENTION_OUT, Role.MLP_OUT)] == [
+        "blocks.0.attention.out.weight",
+        "blocks.0.mlp.out.weight",
+        "blocks.1.attention.out.weight",
+        "blocks.1.mlp.out.weight",
+    ]
