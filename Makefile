@@ -30,7 +30,9 @@ quick: .venv/tested ## the tests that take no more than a few seconds
 	$(BIN)/python -m pytest -m 'not slow' $(T)
 
 docs: .venv/tested ## write again what is generated: docs, README blocks, the JSON schema
-	$(BIN)/python -m docs.generate
+	$(BIN)/cog -r -I docs README.md docs/*.md
+	$(BIN)/initdiag schema > configs/initdiag.schema.json
+	$(BIN)/python docs/console.py README.md docs/*.md
 
 bench: .venv/installed ## ratios against a script written by hand, measured in the same run
 	$(BIN)/python benchmarks/overhead.py

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 V, CONTEXT, D, N, HEADS, B, T, STD = 50257, 1024, 768, 12, 12, 2, 256, 0.02
+RESIDUAL = STD / (2 * N) ** 0.5
 torch.manual_seed(0)
 
 
@@ -15,8 +16,7 @@ def normal(*shape, std=STD):
 
 wte, wpe = normal(V, D), normal(CONTEXT, D)
 blocks = [
-    (normal(3 * D, D), normal(D, D, std=STD / (2 * N) ** 0.5), normal(4 * D, D), normal(D, 4 * D, std=STD / (2 * N) ** 0.5))
-    for _ in range(N)
+    (normal(3 * D, D), normal(D, D, std=RESIDUAL), normal(4 * D, D), normal(D, 4 * D, std=RESIDUAL)) for _ in range(N)
 ]
 tokens = torch.randint(V, (B, T + 1))
 

@@ -18,42 +18,45 @@ class Architecture(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    vocab_size: int = Field(ge=2, description="V: rows of the token embedding, and of the logits")
-    context: int = Field(ge=1, description="the longest sequence that the model takes, in tokens")
-    d_model: int = Field(ge=1, description="width of the residual stream")
-    n_layers: int = Field(ge=1, description="N: blocks of attention + MLP")
-    n_heads: int = Field(ge=1, description="query heads; must divide d_model unless head_dim is given")
+    vocab_size: int = Field(ge=2, le=2**28, description="V: rows of the token embedding, and of the logits")
+    context: int = Field(ge=1, le=2**28, description="the longest sequence that the model takes, in tokens")
+    d_model: int = Field(ge=1, le=2**20, description="width of the residual stream")
+    n_layers: int = Field(ge=1, le=10_000, description="N: blocks of attention + MLP")
+    n_heads: int = Field(ge=1, le=2**20, description="query heads; must divide d_model unless head_dim is given")
     n_kv_heads: int = Field(
         ge=1,
+        le=2**20,
         default_factory=lambda given: given["n_heads"],
         description="key and value heads (grouped-query attention); must divide n_heads; default: n_heads",
     )
     head_dim: int = Field(
         ge=1,
+        le=2**20,
         default_factory=lambda given: given["d_model"] // given["n_heads"],
         description="width of one head; default: d_model / n_heads",
     )
     d_ff: int = Field(
         ge=1,
+        le=2**24,
         default_factory=lambda given: 4 * given["d_model"],
         description="hidden width of the MLP; default: 4 * d_model",
     )
-    activation: Activation = Field("gelu", description="non-linearity of the MLP; gelu is the exact (erf) form")
-    gated: bool = Field(False, description="the MLP is out(act(gate(x)) * in(x)), as in SwiGLU")
-    norm: NormKind = Field("layernorm", description="kind of every norm")
-    eps: float = Field(1e-5, gt=0, lt=1, description="added to the variance (mean square) inside every norm")
+    activation: Activation = Field(default="gelu", description="non-linearity of the MLP; gelu is the exact (erf) form")
+    gated: bool = Field(default=False, description="the MLP is out(act(gate(x)) * in(x)), as in SwiGLU")
+    norm: NormKind = Field(default="layernorm", description="kind of every norm")
+    eps: float = Field(default=1e-5, gt=0, lt=1, description="added to the variance (mean square) inside every norm")
     placement: Placement = Field(
-        "pre", description="pre: x + f(norm(x)), as in GPT-2; post: norm(x + f(x)), as in the original Transformer"
+        default="pre", description="pre: x + f(norm(x)), as in GPT-2; post: norm(x + f(x)), as in the first Transformer"
     )
-    position: PositionKind = Field("learned", description="how a token learns where it is")
-    tied: bool = Field(True, description="the head is the transposed token embedding")
-    biases: bool = Field(True, description="biases in the linear layers of the blocks, and in LayerNorm")
+    position: PositionKind = Field(default="learned", description="how a token learns where it is")
+    tied: bool = Field(default=True, description="the head is the transposed token embedding")
+    biases: bool = Field(default=True, description="biases in the linear layers of the blocks, and in LayerNorm")
     final_norm: bool = Field(
         default_factory=lambda given: given["placement"] == "pre",
         description="a norm before the head; default: true for pre, false for post",
     )
     embedding_multiplier: float = Field(
-        1.0, gt=0, description="the forward pass multiplies token embeddings by it (Gemma: sqrt(d_model))"
+        default=1.0, gt=0, description="the forward pass multiplies token embeddings by it (Gemma: sqrt(d_model))"
     )
 
     @model_validator(mode="after")

@@ -42,6 +42,8 @@ def compared(report: Report, style: Style) -> str:
     parts += _tables(list(groups), labels, rows, style)
     parts.append(_differences(groups, style))
     parts += [_findings(scheme, runs, style) for scheme, runs in groups.items()]
+    if report.findings:
+        parts.append(paragraph("What to write instead: initdiag check TARGET --scheme NAME", style))
     if report.pick:
         parts.append(paragraph(f"pick: {report.pick.scheme}: {report.pick.why}", style, indent="  ", first=""))
     return "\n\n".join(part for part in parts if part) + "\n"

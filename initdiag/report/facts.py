@@ -109,17 +109,17 @@ FACTS: tuple[Fact, ...] = (
         "Σ branch variance over one unscaled branch: 1/√(2N) promises 1, no scaling gives 2N",
     ),
     Fact(
-        "attention entropy, least",
+        "attn entropy, min",
         "of ln T",
         lambda run: min((layer.entropy_ratio for layer in run.measured.attention), default=math.nan),
         _nothing,
-        "of the layer whose attention is sharpest, as a fraction of ln(visible keys)",
+        "entropy of the attention weights as a fraction of ln(visible keys), in the layer where it is least",
     ),
     Fact(
-        "attention-logit std, most",
+        "attn-logit std, max",
         "logits",
         lambda run: max((layer.logit_std for layer in run.measured.attention), default=math.nan),
         _nothing,
-        "over visible keys, of the layer where it is largest",
+        "std of the attention logits over visible keys, in the layer where it is largest",
     ),
 )

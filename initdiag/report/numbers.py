@@ -26,8 +26,8 @@ def number(value: float | None, digits: int = 4) -> str:
 def spread(values: Sequence[float], digits: int = 4) -> str:
     """Format one value, or several as mean ± sample standard deviation.
 
-    >>> spread([10.0]), spread([1.0, 2.0, 3.0])
-    ('10.00', '2.00 ± 1.00')
+    >>> spread([10.0]), spread([1.0, 2.0, 3.0]), spread([0.00040018, 0.00040063])
+    ('10.00', '2.000 ± 1.0', '4.004e-4 ± 3.2e-7')
     """
     if len(values) == 1:
         return number(values[0], digits)
@@ -35,10 +35,15 @@ def spread(values: Sequence[float], digits: int = 4) -> str:
     if not all(map(math.isfinite, values)):
         return f"{mean:g}"
     std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    if std == 0:
-        return f"{number(mean, digits)} ± 0"
-    decimals = max(0, min(9, 2 - math.floor(math.log10(std)) - 1 + 1))
-    return f"{mean:.{decimals}f} ± {std:.{decimals}f}"
+    return f"{_compact(mean, digits)} ± {_compact(std, 2)}"
+
+
+def _compact(value: float, digits: int) -> str:
+    """Like number, but 4.004e-4 for what would be 0.0004004: cells of a comparison are narrow."""
+    if value == 0 or abs(value) >= 1e-3:
+        return number(value, digits)
+    mantissa, _, exponent = f"{value:.{digits - 1}e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
 
 
 def bar(value: float, largest: float, width: int, ascii_only: bool) -> str:

@@ -55,7 +55,7 @@ def as_table(planned: Planned, style: Style) -> str:
                 paragraph(
                     f"{head}, seed {planned.seed}; {len(subject.plan.entries)} tensors, {parameters(count)}", style
                 ),
-                table(columns, rows, style),
+                table(columns, rows, style, gap=1),
                 paragraph(note, style),
             )
         )

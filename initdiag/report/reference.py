@@ -88,4 +88,9 @@ def _words(*headings: str) -> Sequence[Column]:
 
 
 def _plain(words: str) -> str:
-    return words.replace("*", r"\*").replace("_", r"\_")
+    """Escape what Markdown would read as emphasis, but not inside `code`."""
+    parts = words.split("`")
+    return "`".join(
+        part if i % 2 else part.replace("*", r"\*").replace("_", r"\_").replace("<", "&lt;")
+        for i, part in enumerate(parts)
+    )

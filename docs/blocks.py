@@ -1,0 +1,64 @@
+"""What cog writes into README.md and docs/*.md: everything that the code says better than a page could."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from initdiag.cli.failure import Exit
+from initdiag.config import preset_names
+from initdiag.config.schema import Config, Gate, Init, TokenSettings
+from initdiag.model import Architecture, parameters
+from initdiag.report.facts import FACTS
+from initdiag.report.reference import rules_markdown, schemes_markdown
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a Markdown table."""
+    headings = list(headings)
+    lines = [headings, [":--"] * len(headings), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def exit_codes() -> str:
+    return table(("code", "meaning"), ((str(int(code)), code.meaning) for code in Exit))
+
+
+def facts() -> str:
+    return table(("number", "unit", "what it is"), ((fact.key, fact.unit, fact.meaning) for fact in FACTS))
+
+
+def rules() -> str:
+    return rules_markdown()
+
+
+def schemes() -> str:
+    return schemes_markdown()
+
+
+def fields(section: str) -> str:
+    """Return the keys of a section of a config, with their defaults."""
+    model = {"model": Architecture, "init": Init, "tokens": TokenSettings, "gate": Gate}[section]
+    rows = []
+    for name, field in model.model_fields.items():
+        default = "required" if field.is_required() else "" if field.default_factory else f"`{_yaml(field.default)}`"
+        rows.append((f"`{name}`", default, field.description or ""))
+    return table(("key", "default", "meaning"), rows)
+
+
+def _yaml(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "[]" if value == () else f"{value}"
+
+
+def shipped() -> str:
+    from initdiag.config import load
+
+    rows = []
+    for name in preset_names():
+        config: Config = load(name).config
+        count = sum(parameter.numel for parameter in parameters(config.model))
+        rows.append((f"`{name}`", f"{count:,}", config.init.scheme))
+    return table(("config", "parameters", "scheme"), rows)

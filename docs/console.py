@@ -1,0 +1,69 @@
+"""Runs the commands that the pages show, and writes their real output below them.
+
+    python docs/console.py README.md docs/*.md
+
+A block starts with ```console and a line `$ command`; what follows, up to the closing fence, is its output. A line
+`[…]` in it stands for lines that are left out and is kept. tests/docs compares the same blocks with fresh output.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+BLOCK = re.compile(r"```console\n\$ (?P<command>initdiag [^\n]*)\n(?P<output>.*?)```\n", re.DOTALL)
+GAP = "[…]"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command and the output that a page shows for it."""
+
+    command: str
+    output: str
+
+
+def shown(page: Path) -> Iterator[Shown]:
+    """Yield the blocks of a page."""
+    for match in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        yield Shown(match["command"], match["output"])
+
+
+def run(command: str) -> str:
+    """Return what a command prints on stdout, in the root of the checkout, as in a CI log of 80 columns."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "GITHUB_ACTIONS")}
+    words = [sys.executable, "-m", *shlex.split(command)]
+    environment |= {"COLUMNS": "80", "TERM": "dumb", "PYTHONIOENCODING": "utf-8"}
+    result = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=False)
+    return result.stdout.decode()
+
+
+def fitted(fresh: str, old: str) -> str:
+    """Leave out of fresh output what the page leaves out: keep as many lines as stand before and after each gap."""
+    if GAP not in old.splitlines():
+        return fresh
+    lines, old_lines = fresh.splitlines(), old.splitlines()
+    at = old_lines.index(GAP)
+    after = len(old_lines) - at - 1
+    return "\n".join([*lines[:at], GAP, *(lines[-after:] if after else [])]) + "\n"
+
+
+def main() -> None:
+    for name in sys.argv[1:]:
+        page = Path(name)
+
+        def fresh(match: re.Match[str]) -> str:
+            return f"```console\n$ {match['command']}\n{fitted(run(match['command']), match['output'])}```\n"
+
+        page.write_text(BLOCK.sub(fresh, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
