@@ -73,6 +73,8 @@ def guarded(app: Callable[[], None]) -> int:
 
 
 def _code(stop: SystemExit) -> int:
+    if stop.code == Exit.INTERRUPTED:
+        _say("interrupted")
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -48,12 +48,12 @@ def write(text: str, file: Path | None) -> None:
         return
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}")
         if file.exists() and not file.is_file():  # a directory is an error; /dev/stderr and pipes are written to
             file.write_text(text, encoding="utf-8")
-            return
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(file)  # never half a report
+        else:
+            temporary = file.with_name(f".{file.name}.{os.getpid()}")
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(file)  # never half a report
     except OSError as error:
         sys.stdout.write(text)
         sys.stdout.flush()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len
 
 from initdiag.report.facts import FACTS
 from initdiag.report.layout import DEFAULT_WIDTH, GAP, SEVERITY_COLORS, Column, colored, paragraph, table
-from initdiag.report.numbers import number, sparkline, spread
+from initdiag.report.numbers import layers, number, sparkline, spread
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
 from initdiag.rules import Severity
@@ -31,19 +32,20 @@ def compared(report: Report, style: Style) -> str:
             (
                 paragraph(f"{first.subject.target}: {', '.join(groups)}; {told}", style),
                 paragraph(
-                    f"{shape.n_layers} layers, d_model {shape.d_model:,}, vocabulary {shape.vocab_size:,}; "
+                    f"{layers(shape.n_layers)}, d_model {shape.d_model:,}, vocabulary {shape.vocab_size:,}; "
                     f"tokens: {first.batch.describe()}",
                     style,
                 ),
             )
         )
     ]
-    labels, rows = _rows(groups)
+    labels, rows = comparison_rows(groups)
     parts += _tables(list(groups), labels, rows, style)
     parts.append(_differences(groups, style))
-    parts += [_findings(scheme, runs, style) for scheme, runs in groups.items()]
+    largest = max((_finite_peak(runs[0]) for runs in groups.values()), default=0.0)  # one scale for all sparklines
+    parts += [_findings(scheme, runs, largest, style) for scheme, runs in groups.items()]
     if report.findings:
-        parts.append(paragraph("What to write instead: initdiag check TARGET --scheme NAME", style))
+        parts.append(paragraph(f"What to write instead: initdiag check {first.subject.target} --scheme NAME", style))
     if report.pick:
         parts.append(paragraph(f"pick: {report.pick.scheme}: {report.pick.why}", style, indent="  ", first=""))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -57,7 +59,8 @@ def by_scheme(report: Report) -> dict[str, list[Run]]:
     return groups
 
 
-def _rows(groups: Groups) -> tuple[list[str], list[list[str]]]:
+def comparison_rows(groups: Groups) -> tuple[list[str], list[list[str]]]:
+    """Return a label and a row of cells, one per scheme, for every number; the loss's expectation stands below it."""
     labels = [fact.key for fact in FACTS]
     rows = [[spread([fact.measured(run) for run in runs], fact.digits) for runs in groups.values()] for fact in FACTS]
     at = next(i for i, fact in enumerate(FACTS) if fact.key == "loss") + 1
@@ -102,7 +105,12 @@ def _differences(groups: Groups, style: Style) -> str:
     return table(columns, rows, style)
 
 
-def _findings(scheme: str, runs: Sequence[Run], style: Style) -> str:
+def _finite_peak(run: Run) -> float:
+    variances = [branch.stream_variance for branch in run.measured.residual.branches]
+    return max(filter(math.isfinite, variances), default=0.0)
+
+
+def _findings(scheme: str, runs: Sequence[Run], largest: float, style: Style) -> str:
     """Summarise a scheme: growth of its stream, verdict, and the rules that spoke."""
     variances = [branch.stream_variance for branch in runs[0].measured.residual.branches]
     failed = sum(run.verdict == "fail" for run in runs)
@@ -111,7 +119,7 @@ def _findings(scheme: str, runs: Sequence[Run], style: Style) -> str:
     line = f"{scheme}: {colored(word.upper(), SEVERITY_COLORS[word], style)}{often}"
     if variances:
         line += style.text(
-            f"  stream {sparkline(variances, SPARK, style.ascii)} {number(variances[0])} to {number(variances[-1])}"
+            f"  stream {sparkline(variances, largest, SPARK, style.ascii)} {number(variances[0])} to {number(variances[-1])}"
         )
     lines = [line]
     seen: dict[str, str] = {}

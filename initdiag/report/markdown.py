@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from initdiag.report.compared import by_scheme
+from initdiag.report.compared import by_scheme, comparison_rows
 from initdiag.report.facts import FACTS
-from initdiag.report.numbers import number, spread
+from initdiag.report.numbers import number
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
 from initdiag.rules import Finding
@@ -49,10 +49,8 @@ def _run(run: Run) -> str:
 
 def _comparison(report: Report) -> str:
     groups = by_scheme(report)
-    rows = [
-        [fact.key, *(spread([fact.measured(run) for run in runs], fact.digits) for runs in groups.values())]
-        for fact in FACTS
-    ]
+    labels, cells = comparison_rows(groups)
+    rows = [[label.strip(), *row] for label, row in zip(labels, cells, strict=True)]
     rows.append(["verdict", *(max((run.verdict for run in runs), key="fail".__eq__) for runs in groups.values())])
     first = report.runs[0]
     picked = f"\n**Pick: {report.pick.scheme}**: {_escape(report.pick.why)}\n" if report.pick else ""

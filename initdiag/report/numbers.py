@@ -46,6 +46,10 @@ def _compact(value: float, digits: int) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def layers(count: int) -> str:
+    return f"{count} layer" if count == 1 else f"{count} layers"
+
+
 def bar(value: float, largest: float, width: int, ascii_only: bool) -> str:
     """Draw value/largest as a bar of at most `width` characters; anything above nothing is seen."""
     if not (math.isfinite(value) and math.isfinite(largest)) or largest <= 0 or value <= 0:
@@ -56,13 +60,12 @@ def bar(value: float, largest: float, width: int, ascii_only: bool) -> str:
     return "█" * (eighths // 8) + BLOCKS[eighths % 8].strip()
 
 
-def sparkline(values: Sequence[float], width: int, ascii_only: bool) -> str:
-    """Draw values as one line of at most `width` characters, from zero to the largest; values are sampled evenly."""
+def sparkline(values: Sequence[float], largest: float, width: int, ascii_only: bool) -> str:
+    """Draw values as one line of at most `width` characters, from zero to `largest`; values are sampled evenly."""
     sparks = ASCII_SPARKS if ascii_only else SPARKS
     if len(values) > width:
         values = [values[round(i * (len(values) - 1) / (width - 1))] for i in range(width)]
-    largest = max((value for value in values if math.isfinite(value)), default=0.0)
     return "".join(
-        "?" if not math.isfinite(value) else sparks[round(7 * value / largest) if largest > 0 else 0]
+        "?" if not math.isfinite(value) else sparks[round(7 * min(1.0, value / largest)) if largest > 0 else 0]
         for value in values
     )

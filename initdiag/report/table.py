@@ -5,7 +5,7 @@ from __future__ import annotations
 from initdiag.report.compared import compared
 from initdiag.report.facts import FACTS
 from initdiag.report.layout import SEVERITY_COLORS, Column, colored, paragraph, table
-from initdiag.report.numbers import bar, number
+from initdiag.report.numbers import bar, layers, number
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
 from initdiag.rules import Finding, Severity
@@ -34,7 +34,7 @@ def header(run: Run, style: Style) -> str:
     count = sum(entry.parameter.numel for entry in plan.entries)
     lines = (
         f"{run.subject.target}: scheme {run.scheme}" + (f" ({settings})" if settings else "") + f", seed {run.seed}",
-        f"{shape.n_layers} layers, d_model {shape.d_model:,}, vocabulary {shape.vocab_size:,}, {parameters(count)}",
+        f"{layers(shape.n_layers)}, d_model {shape.d_model:,}, vocabulary {shape.vocab_size:,}, {parameters(count)}",
         f"tokens: {run.batch.describe()}",
         f"engine: {run.engine}, {run.dtype}, {run.versions['device']}; torch {run.versions['torch']}, "
         f"initdiag {run.versions['initdiag']}",

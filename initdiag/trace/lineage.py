@@ -59,8 +59,8 @@ ADDITIONS = frozenset(("add", "add_"))
 def descend(operation: str, parents: Iterable[Lineage]) -> Lineage:
     """Return the lineage of what an operation makes of its inputs (in order, parameters included)."""
     parents = tuple(parents)
-    if not parents:
-        return Lineage()
+    if not parents or operation.endswith("_like") or operation.startswith("new_"):
+        return Lineage()  # zeros_like, new_empty, … take a shape, and none of the values
     if operation in SAME_VALUES:
         return parents[0]
     from_ids = any(parent.from_ids for parent in parents)

@@ -12,8 +12,8 @@ from initdiag.measure.statistics import BLOCK, moments, variance, widened
 from tests.small_models import drawn, normals, subject
 
 
-@pytest.mark.parametrize("mean", [0.0, 1.0, -300.0])
-@pytest.mark.parametrize("std", [1.0, 1e-3])
+@pytest.mark.parametrize("mean", [0.0, 0.1, 1.0, -300.0])
+@pytest.mark.parametrize("std", [1.0, 0.03, 1e-3])
 @pytest.mark.parametrize("count", [1, 7, BLOCK, BLOCK + 1, 2 * BLOCK + 5])
 def test_beside_float64(count: int, mean: float, std: float) -> None:
     x = mean + std * normals(count)
@@ -63,6 +63,13 @@ def test_entries_that_are_not_finite_are_counted() -> None:
     _, spread, not_finite = moments(x)
     assert not_finite == 3
     assert not math.isfinite(spread)
+
+
+def test_no_entries_have_no_moments() -> None:
+    mean, spread, not_finite = moments(torch.empty(0, 3))
+    assert math.isnan(mean)
+    assert math.isnan(spread)
+    assert not_finite == 0
 
 
 def test_large_but_finite_is_finite() -> None:

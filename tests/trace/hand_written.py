@@ -311,7 +311,17 @@ def rows_by_index(model: Model, ids: Tensor) -> Tensor:
     return model.tok.weight[ids]
 
 
+def dropped_out_tokens(model: Model, ids: Tensor) -> Tensor:
+    return F.dropout(model.tok(ids), 0.5, training=True)
+
+
+def dropped_out_by_the_fused_kernel(model: Model, ids: Tensor) -> Tensor:
+    return torch.native_dropout(model.tok(ids), 0.5, True)[0]  # what F.dropout runs on a GPU
+
+
 EMBEDS = (
+    dropped_out_tokens,
+    dropped_out_by_the_fused_kernel,
     tokens_alone,
     multiplied,
     positions_broadcast,

@@ -122,7 +122,14 @@ class Bottleneck(nn.Module):
         return self.down(F.relu(hidden))
 
 
-@pytest.mark.parametrize("mlp", [Gated, Bottleneck])
+class Multiplier(FeedForward):
+    """Squeeze and excite: the stream times what was made of it has left the stream."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(super().forward(x))
+
+
+@pytest.mark.parametrize("mlp", [Gated, Bottleneck, Multiplier])
 def test_other_mlps(mlp: Callable[[], nn.Module]) -> None:
     assert_found(Model(mlp=mlp))
 
