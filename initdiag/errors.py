@@ -67,6 +67,17 @@ class RunError(InitdiagError):
     """A forward that could not be run."""
 
 
+def require_one_of(option: str, value: str, choices: Iterable[str]) -> None:
+    """Check the value of an option.
+
+    Raises:
+        UsageError: it is none of the choices.
+    """
+    choices = list(choices)
+    if value not in choices:
+        raise UsageError(f"{option} {value}: expected one of {', '.join(choices)}{did_you_mean(value, choices)}")
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return ' (did you mean 'x'?)', or '' when nothing is close."""
     close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from initdiag.check import Progress, configure
 
 if TYPE_CHECKING:
     from initdiag.engines import Settings
-    from initdiag.measure import ParameterMeasure
-    from initdiag.subjects import Subject
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A subject's plan, and its parameters as drawn with `seed`, in the order of the plan."""
-
-    subject: Subject
-    seed: int
-    measured: tuple[ParameterMeasure, ...]
+    from initdiag.report.planned import Planned
 
 
 def plan(
@@ -43,6 +32,7 @@ def plan(
     import_torch()
     from initdiag.engines import dense
     from initdiag.measure.observe import measure_parameters
+    from initdiag.report.planned import Planned
 
     weights = dense.realize(subject, file.config.init.seed, settings or Settings())
     return Planned(subject, weights.seed, measure_parameters(weights.module))

@@ -11,10 +11,9 @@ from initdiag.cli import options
 from initdiag.cli.output import style_of, write
 from initdiag.cli.progress import Progress
 from initdiag.engines import Settings
-from initdiag.errors import UsageError, did_you_mean
+from initdiag.errors import require_one_of
 from initdiag.plan import plan as run_plan
-
-FORMATS = ("table", "json")
+from initdiag.report.planned import FORMATS, as_json, as_table
 
 
 def plan(
@@ -34,11 +33,7 @@ def plan(
     debug: options.Debug = False,
 ) -> None:
     """List every parameter: shape, role, what it is drawn from, and the std that was drawn."""
-    if output_format not in FORMATS:
-        raise UsageError(
-            f"--output-format {output_format}: expected one of {', '.join(FORMATS)}"
-            + did_you_mean(output_format, FORMATS)
-        )
+    require_one_of("--output-format", output_format, FORMATS)
     with Progress(quiet) as progress:
         planned = run_plan(
             target,
@@ -48,7 +43,5 @@ def plan(
             settings=Settings(device, dtype, threads),
             progress=progress,
         )
-    from initdiag.report.planned import as_json, as_table
-
     text = as_json(planned) if output_format == "json" else as_table(planned, style_of(sys.stdout, color))
     write(text, output_file)

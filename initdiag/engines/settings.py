@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from initdiag.errors import UsageError, did_you_mean
+from initdiag.errors import UsageError, require_one_of
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -23,8 +23,7 @@ class Settings:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        for option, value, known in (("device", self.device, DEVICES), ("dtype", self.dtype, DTYPES)):
-            if value not in known:
-                raise UsageError(f"--{option} {value}: expected one of {', '.join(known)}{did_you_mean(value, known)}")
+        require_one_of("--device", self.device, DEVICES)
+        require_one_of("--dtype", self.dtype, DTYPES)
         if self.threads is not None and self.threads < 1:
             raise UsageError(f"--threads {self.threads}: expected at least 1")

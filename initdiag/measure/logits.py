@@ -24,7 +24,8 @@ class _Running:
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
         self.inputs, self.targets = inputs, targets
-        zeros = torch.zeros(inputs.shape, dtype=torch.float64, device=_wide_device(inputs))
+        device = torch.device("cpu") if inputs.device.type == "mps" else inputs.device  # mps has no float64
+        zeros = torch.zeros(inputs.shape, dtype=torch.float64, device=device)
         self.sum, self.squares, self.exps, self.weighted = (zeros.clone() for _ in range(4))
         self.own, self.wanted, self.largest = (zeros.clone() for _ in range(3))
         self.peak = torch.full_like(zeros, -math.inf)
@@ -32,28 +33,27 @@ class _Running:
     def add(self, tile: Tensor, first: int) -> None:
         """Fold in the logits (n, k) of the vocabulary entries first … first + k − 1."""
         low, high = tile.aminmax(dim=-1)
-        peak = torch.maximum(self.peak, high.double())
-        exps = (tile - peak.to(tile.dtype).unsqueeze(-1)).exp_()
+        peak = torch.maximum(self.peak, self._wide(high))
+        exps = (tile - peak.to(tile).unsqueeze(-1)).exp_()
         shrink = (self.peak - peak).exp()  # exp(−inf) = 0 at the first tile
-        self.exps = self.exps * shrink + exps.sum(-1)
-        self.weighted = self.weighted * shrink + exps.mul_(tile).sum(-1)
+        self.exps = self.exps * shrink + self._wide(exps.sum(-1))
+        self.weighted = self.weighted * shrink + self._wide(exps.mul_(tile).sum(-1))
         self.peak = peak
-        self.sum += tile.sum(-1)
-        self.squares += torch.linalg.vector_norm(tile, dim=-1).double().square()
-        self.largest = torch.maximum(self.largest, torch.maximum(high, -low).double())
-        self.own += _at(tile, self.inputs - first)
-        self.wanted += _at(tile, self.targets - first)
+        self.sum += self._wide(tile.sum(-1))
+        self.squares += self._wide(torch.linalg.vector_norm(tile, dim=-1)).square()
+        self.largest = torch.maximum(self.largest, self._wide(torch.maximum(high, -low)))
+        self.own += self._wide(_at(tile, self.inputs - first))
+        self.wanted += self._wide(_at(tile, self.targets - first))
 
-
-def _wide_device(like: Tensor) -> torch.device:
-    return torch.device("cpu") if like.device.type == "mps" else like.device  # mps has no float64
+    def _wide(self, sums: Tensor) -> Tensor:
+        return sums.to(self.sum.device).double()
 
 
 def _at(tile: Tensor, column: Tensor) -> Tensor:
     """Pick one column per row, or 0 where the column lies in another tile."""
     inside = (column >= 0) & (column < tile.shape[1])
     picked = tile.gather(1, column.clamp(0, tile.shape[1] - 1).unsqueeze(1)).squeeze(1)
-    return torch.where(inside, picked, torch.zeros_like(picked)).double()
+    return torch.where(inside, picked, torch.zeros_like(picked))
 
 
 def measure_logits(

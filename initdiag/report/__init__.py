@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-from initdiag.errors import UsageError, did_you_mean
+from initdiag.errors import require_one_of
 from initdiag.report.report import Pick, Report, Run
 from initdiag.report.style import Style
 
@@ -18,8 +18,7 @@ def require_format(name: str) -> None:
     Raises:
         UsageError: an unknown format.
     """
-    if name not in FORMATS:
-        raise UsageError(f"--output-format {name}: expected one of {', '.join(FORMATS)}{did_you_mean(name, FORMATS)}")
+    require_one_of("--output-format", name, FORMATS)
 
 
 def render(report: Report, format: str, style: Style | None = None) -> str:  # noqa: A002 - the option's name

@@ -118,9 +118,8 @@ def _findings(scheme: str, runs: Sequence[Run], largest: float, style: Style) ->
     often = f" in {failed} of {len(runs)} seeds" if 0 < failed < len(runs) else ""
     line = f"{scheme}: {colored(word.upper(), SEVERITY_COLORS[word], style)}{often}"
     if variances:
-        line += style.text(
-            f"  stream {sparkline(variances, largest, SPARK, style.ascii)} {number(variances[0])} to {number(variances[-1])}"
-        )
+        growth = sparkline(variances, largest, SPARK, style.ascii)
+        line += style.text(f"  stream {growth} {number(variances[0])} to {number(variances[-1])}")
     lines = [line]
     seen: dict[str, str] = {}
     for run in runs:

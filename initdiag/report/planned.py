@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
-from initdiag.plan import Planned
+from initdiag.measure import ParameterMeasure
 from initdiag.report.document import SCHEMA_VERSION, encodable
 from initdiag.report.layout import Column, paragraph, table
 from initdiag.report.numbers import number
 from initdiag.report.style import Style
 from initdiag.report.table import parameters
+from initdiag.subjects import Subject
 
 FORMATS = ("table", "json")
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A subject's plan, and its parameters as drawn with `seed`, in the order of the plan."""
+
+    subject: Subject
+    seed: int
+    measured: tuple[ParameterMeasure, ...]
 
 
 def as_table(planned: Planned, style: Style) -> str:
