@@ -24,10 +24,10 @@ test: .venv/tested ## the whole suite, linters and type checks included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest $(T)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(T)
 
 quick: .venv/tested ## the tests that take no more than a few seconds
-	$(BIN)/python -m pytest -m 'not slow' $(T)
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(T)
 
 docs: .venv/tested ## write again what is generated: docs, README blocks, the JSON schema
 	$(BIN)/cog -r -I docs README.md docs/*.md

@@ -25,7 +25,9 @@ AS_FUNCTION_OF_Z: list[tuple[Distribution, Callable[[float], float]]] = [
 ]
 
 
-@pytest.mark.parametrize(("distribution", "of_z"), AS_FUNCTION_OF_Z, ids=str)
+@pytest.mark.parametrize(
+    ("distribution", "of_z"), AS_FUNCTION_OF_Z, ids=lambda value: "" if callable(value) else str(value)
+)
 def test_std_and_kurtosis(distribution: Distribution, of_z: Callable[[float], float]) -> None:
     square = moment(of_z, 2)
     assert distribution.std == pytest.approx(math.sqrt(square), rel=1e-9)
