@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from initdiag.report.numbers import number
 from initdiag.report.report import Run
 
 
@@ -123,3 +124,18 @@ FACTS: tuple[Fact, ...] = (
         "std of the attention logits over visible keys, in the layer where it is largest",
     ),
 )
+
+
+def branch_cells(run: Run) -> list[tuple[str, ...]]:
+    """Return a row for each branch: index, name, variance, expected variance, stream variance and ratio."""
+    return [
+        (
+            str(branch.index),
+            branch.name,
+            number(branch.branch_variance),
+            number(run.expected.branch_variances.get(branch.projection or "")),
+            number(branch.stream_variance),
+            number(branch.ratio, 3),
+        )
+        for branch in run.measured.residual.branches
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from initdiag.report.compared import by_scheme, comparison_rows
-from initdiag.report.facts import FACTS
+from initdiag.report.facts import FACTS, branch_cells
 from initdiag.report.numbers import number
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
@@ -24,17 +24,7 @@ def _run(run: Run) -> str:
         (fact.key, number(fact.measured(run), fact.digits), number(fact.expected(run), fact.digits), fact.unit)
         for fact in FACTS
     ]
-    branches = [
-        (
-            str(branch.index),
-            branch.name,
-            number(branch.branch_variance),
-            number(run.expected.branch_variances.get(branch.projection or "")),
-            number(branch.stream_variance),
-            number(branch.ratio, 3),
-        )
-        for branch in run.measured.residual.branches
-    ]
+    branches = branch_cells(run)
     columns = ("#", "branch", "variance", "expected", "stream", "ratio")
     return (
         f"### initdiag: {run.verdict.upper()} {_escape(run.subject.target)}\n\n"

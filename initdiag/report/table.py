@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from initdiag.report.compared import compared
-from initdiag.report.facts import FACTS
+from initdiag.report.facts import FACTS, branch_cells
 from initdiag.report.layout import SEVERITY_COLORS, Column, colored, paragraph, table
 from initdiag.report.numbers import bar, layers, number
 from initdiag.report.report import Report, Run
@@ -76,18 +76,8 @@ def _branches(run: Run, style: Style) -> str:
         Column("growth", number=False, optional=4),
     )
     largest = max(branch.stream_variance for branch in branches)
-    rows = [
-        (
-            str(branch.index),
-            branch.name,
-            number(branch.branch_variance),
-            number(run.expected.branch_variances.get(branch.projection or "")),
-            number(branch.stream_variance),
-            number(branch.ratio, 3),
-            bar(branch.stream_variance, largest, BAR, style.ascii),
-        )
-        for branch in branches
-    ]
+    bars = [bar(branch.stream_variance, largest, BAR, style.ascii) for branch in branches]
+    rows = [(*cells, drawn) for cells, drawn in zip(branch_cells(run), bars, strict=True)]
     return table(columns, rows, style)
 
 
