@@ -19,6 +19,7 @@ help: ## list the targets
 
 demo: .venv/installed ## what GPT-2 small does before its first step
 	$(BIN)/initdiag check configs/gpt2.yaml
+	@echo "The program is $(BIN)/initdiag; '. $(BIN)/activate' puts it on your PATH."
 
 test: .venv/tested ## the whole suite, linters and type checks included
 	$(BIN)/ruff check .

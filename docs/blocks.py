@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Iterable
 
+import initdiag
 from initdiag.cli.failure import Exit
 from initdiag.config import preset_names
 from initdiag.config.schema import Config, Gate, Init, TokenSettings
+from initdiag.measure import (
+    AttentionMeasure,
+    Branch,
+    LogitMeasure,
+    LossMeasure,
+    ParameterMeasure,
+    ResidualMeasure,
+)
 from initdiag.model import Architecture, parameters
+from initdiag.report import Run
 from initdiag.report.facts import FACTS
 from initdiag.report.reference import rules_markdown, schemes_markdown
+from initdiag.rules import Finding
+from initdiag.theory import Expectations
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -51,6 +65,37 @@ def _yaml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "[]" if value == () else f"{value}"
+
+
+def functions() -> str:
+    """Return the signature and docstring of every function of the Python interface."""
+    pages = []
+    for function in (initdiag.check, initdiag.compare, initdiag.plan):
+        arguments = ", ".join(str(one).split(":")[0] for one in inspect.signature(function).parameters.values())
+        pages.append(f"### initdiag.{function.__name__}({arguments})\n\n```\n{inspect.getdoc(function)}\n```\n")
+    return "\n".join(pages)
+
+
+def values() -> str:
+    """Return the fields of a run and of what it measured and expected, from the docstrings of their classes."""
+    classes = {
+        "run": Run,
+        "run.measured.loss": LossMeasure,
+        "run.measured.logits": LogitMeasure,
+        "run.measured.residual": ResidualMeasure,
+        "run.measured.residual.branches[i]": Branch,
+        "run.measured.attention[i]": AttentionMeasure,
+        "run.measured.parameters[i]": ParameterMeasure,
+        "run.expected": Expectations,
+        "run.findings[i]": Finding,
+    }
+    rows = []
+    for path, of in classes.items():
+        names = [field.name for field in dataclasses.fields(of)]
+        names += [name for name, value in vars(of).items() if isinstance(value, property)]
+        text = " ".join((inspect.getdoc(of) or "").split())
+        rows.append((f"`{path}`", ", ".join(f"`{name}`" for name in names), text))
+    return table(("value", "fields", "meaning"), rows)
 
 
 def shipped() -> str:

@@ -49,3 +49,7 @@ def __getattr__(name: str) -> Any:
 
         return own_version()
     raise AttributeError(f"module 'initdiag' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from initdiag.cli.main import main
+from initdiag.cli.entry import main
 
 if __name__ == "__main__":
     main()

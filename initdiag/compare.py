@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from initdiag.check import Progress, configure, diagnose, prepare
+from initdiag.check import Progress, as_overrides, configure, diagnose, prepare
+from initdiag.errors import UsageError, require_type
 
 if TYPE_CHECKING:
     from initdiag.engines import Settings
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 DEFAULT_TARGET = "gpt2"
 DEFAULT_SCHEMES = ("default", "gpt2", "scaled")
+MOST_SEEDS = 10_000
 
 
 def compare(
     target: Any = DEFAULT_TARGET,
     *,
-    schemes: Sequence[str] = DEFAULT_SCHEMES,
+    schemes: Iterable[str] = DEFAULT_SCHEMES,
     seed: int | None = None,
     seeds: int = 1,
     overrides: Sequence[str] = (),
@@ -46,26 +48,34 @@ def compare(
         As `check`; UsageError too for no scheme, one named twice, or less than one seed.
     """
     from initdiag.engines import Settings
-    from initdiag.errors import UsageError
     from initdiag.report import Report
     from initdiag.schemes import scheme_named
 
-    for name in schemes:
+    names = tuple(schemes.split(",")) if isinstance(schemes, str) else tuple(schemes)
+    for name in names:
+        require_type("schemes", name, (str,), "names of schemes")
         scheme_named(name)
-        if list(schemes).count(name) > 1:
+        if names.count(name) > 1:
             raise UsageError(f"scheme '{name}' is named twice; expected every scheme once")
-    if not schemes:
+    if not names:
         raise UsageError("no schemes to compare; expected names such as default,gpt2,scaled")
-    if seeds < 1:
-        raise UsageError(f"--seeds {seeds}: expected at least 1")
-    file = configure(target, None, seed, overrides, text, tokens, tokenizer)
+    require_type("seeds", seeds, (int,), "a whole number")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UsageError(f"--seeds {seeds}: expected at least 1 and at most {MOST_SEEDS:,}")
+    settings = Settings() if settings is None else settings
+    require_type("settings", settings, (Settings,), "initdiag.Settings(...)")
+    file = configure(target, None, seed, as_overrides(overrides), text, tokens, tokenizer)
     first = file.config.init.seed
-    cases = [prepare(configure(file, scheme, first + i)) for i in range(seeds) for scheme in schemes]
+    # of the first seed, all cases before anything runs, so that whatever is wrong is told at once; the others later
+    cases = {name: prepare(configure(file, name, first, drop_options=True)) for name in names}
     runs: list[Run] = []
     weights: Weights | None = None
-    for case in cases:
-        run, weights = diagnose(case, settings or Settings(), progress, weights)
-        runs.append(run)
+    for i in range(seeds):
+        for name in names:
+            case = cases[name] if i == 0 else prepare(configure(file, name, first + i, drop_options=True))
+            told = f"run {len(runs) + 1} of {seeds * len(names)}: "
+            run, weights = diagnose(case, settings, progress, weights, told)
+            runs.append(run)
     return Report(tuple(runs), command, pick(runs))
 
 
@@ -80,7 +90,14 @@ def pick(runs: Sequence[Run]) -> Pick:
 
     def badness(scheme: str) -> tuple[float, float, float, float]:
         group = groups[scheme]
-        growth = _mean([abs(math.log(run.measured.residual.scaling_ratio or math.nan)) for run in group])
+        growth = _mean(
+            [
+                abs(math.log(run.measured.residual.scaling_ratio))
+                if 0 < run.measured.residual.scaling_ratio < math.inf
+                else math.nan
+                for run in group
+            ]
+        )
         excess = _mean([run.measured.loss.uniform_targets - run.measured.loss.uniform for run in group])
         return (
             sum(run.count(Severity.ERROR) for run in group) / len(group),
@@ -94,18 +111,11 @@ def pick(runs: Sequence[Run]) -> Pick:
     group = groups[best]
     ratio = _mean([run.measured.residual.scaling_ratio for run in group])
     excess = _mean([run.measured.loss.excess for run in group])
-    found = (
-        "no errors and no warnings"
-        if not errors and not warnings
-        else f"no errors, {warnings:g} warning{'s' * (warnings != 1)}"
-        if not errors
-        else f"the fewest errors ({errors:g})"
-    )
-    per_run = " per run" if len(group) > 1 and (errors or warnings) else ""
+    per_run = " per run" if len(group) > 1 else ""
     return Pick(
         best,
-        f"{found}{per_run}; its branches add up to {ratio:.3g} unscaled branches, and it starts {excess:.3f} nats "
-        "over ln V",
+        f"{errors:g} errors and {warnings:g} warnings{per_run}, scaling ratio {ratio:.3g}, excess {excess:.3f} nats. "
+        "Picked by, in this order: fewest errors, fewest warnings, scaling ratio nearest to 1, least excess",
     )
 
 

@@ -28,12 +28,25 @@ class Location:
 
 
 @dataclass(frozen=True)
+class Option:
+    """A place on the command line, or in a Python call: `--scheme default`."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Place = Location | Option
+
+
+@dataclass(frozen=True)
 class Problem:
     """One thing that is wrong with a config: where, at which key, what was found and what was expected."""
 
     message: str
     path: str = ""
-    location: Location | None = None
+    location: Place | None = None
 
     def __str__(self) -> str:
         return ": ".join(str(part) for part in (self.location, self.path, self.message) if part)
@@ -67,6 +80,13 @@ class RunError(InitdiagError):
     """A forward that could not be run."""
 
 
+def printable(text: str) -> str:
+    """Escape what can't be printed: a file name may hold line breaks, escape sequences, or bytes that are no text."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
 def require_one_of(option: str, value: str, choices: Iterable[str]) -> None:
     """Check the value of an option.
 
@@ -76,6 +96,17 @@ def require_one_of(option: str, value: str, choices: Iterable[str]) -> None:
     choices = list(choices)
     if value not in choices:
         raise UsageError(f"{option} {value}: expected one of {', '.join(choices)}{did_you_mean(value, choices)}")
+
+
+def require_type(name: str, value: object, kinds: tuple[type, ...], expected: str) -> None:
+    """Check the type of an argument of a Python function.
+
+    Raises:
+        UsageError: it has another type; a bool is no number.
+    """
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        shown = printable(repr(value)[:60])
+        raise UsageError(f"{name}: found {shown} (of type {type(value).__name__}), expected {expected}")
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

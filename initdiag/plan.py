@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from initdiag.check import Progress, configure
+from initdiag.check import Progress, as_overrides, configure
+from initdiag.errors import require_type
 
 if TYPE_CHECKING:
     from initdiag.engines import Settings
@@ -25,7 +26,9 @@ def plan(
     from initdiag import subjects
     from initdiag.engines import Settings, import_torch
 
-    file = configure(target, scheme, seed, overrides)
+    settings = Settings() if settings is None else settings
+    require_type("settings", settings, (Settings,), "initdiag.Settings(...)")
+    file = configure(target, scheme, seed, as_overrides(overrides))
     subject = subjects.load(file)
     if progress:
         progress(f"{subject.name}: drawing weights")
@@ -34,5 +37,5 @@ def plan(
     from initdiag.measure.observe import measure_parameters
     from initdiag.report.planned import Planned
 
-    weights = dense.realize(subject, file.config.init.seed, settings or Settings())
+    weights = dense.realize(subject, file.config.init.seed, settings)
     return Planned(subject, weights.seed, measure_parameters(weights.module))

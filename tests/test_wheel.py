@@ -25,7 +25,7 @@ def test_the_wheel_finds_its_configs(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(site)!r}); import initdiag\n"
         f"assert initdiag.__file__.startswith({str(site)!r})\n"
-        "from initdiag.cli.main import main; main()"
+        "from initdiag.cli.entry import main; main()"
     )
     ran = subprocess.run(
         [sys.executable, "-c", code, "check", "tiny", "-q"], capture_output=True, text=True, cwd=tmp_path, check=False

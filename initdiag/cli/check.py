@@ -11,14 +11,17 @@ from initdiag.check import check as run_check
 from initdiag.cli import options
 from initdiag.cli.command_line import command_line
 from initdiag.cli.failure import Exit
-from initdiag.cli.output import style_of, write
+from initdiag.cli.output import require_no_input, style_of, write
 from initdiag.cli.progress import Progress
 from initdiag.engines import Settings
 from initdiag.report import Report, render, require_format
 
 
 def check(
-    targets: Annotated[list[str], typer.Argument(help="YAML configs, or names of shipped ones (initdiag new --list).")],
+    targets: Annotated[
+        list[str],
+        typer.Argument(metavar="TARGET", help="YAML configs, or names of shipped ones."),
+    ],
     scheme: options.Scheme = None,
     seed: options.Seed = None,
     set_: options.Set = None,
@@ -40,6 +43,7 @@ def check(
     Exit code 0: pass. 1: findings of severity error. 2: bad config, usage or run.
     """
     require_format(output_format)
+    require_no_input(output_file, [*targets, text, tokens, tokenizer])
     with Progress(quiet) as progress:
         report = run_check(
             *targets,

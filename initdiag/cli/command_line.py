@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 import sys
 
+from initdiag.errors import printable
+
 
 def command_line() -> str:
     """Return the command that runs now, quoted for a shell."""
-    return shlex.join(["initdiag", *sys.argv[1:]])
+    return printable(shlex.join(["initdiag", *sys.argv[1:]]))

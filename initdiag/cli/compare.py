@@ -9,6 +9,7 @@ import typer
 from initdiag.cli import options
 from initdiag.cli.check import deliver
 from initdiag.cli.command_line import command_line
+from initdiag.cli.output import require_no_input
 from initdiag.cli.progress import Progress
 from initdiag.compare import DEFAULT_SCHEMES, DEFAULT_TARGET
 from initdiag.compare import compare as run_compare
@@ -44,6 +45,7 @@ def compare(
     Exit code 1 if any scheme has findings of severity error.
     """
     require_format(output_format)
+    require_no_input(output_file, [target, text, tokens, tokenizer])
     names = [name.strip() for name in schemes.split(",") if name.strip()]
     with Progress(quiet) as progress:
         report = run_compare(

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from initdiag.cli import options
+from initdiag.cli.output import write
 from initdiag.errors import UsageError
 
 
@@ -16,11 +17,11 @@ def schema(debug: options.Debug = False) -> None:
     """Print the JSON schema of config files, for editors."""
     from initdiag.config.json_schema import text
 
-    sys.stdout.write(text())
+    write(text())
 
 
 def new(
-    file: Annotated[Path | None, typer.Argument(help="Where to write it, e.g. my.yaml.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Where to write it, e.g. my.yaml.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the shipped configs instead.")] = False,
     debug: options.Debug = False,
@@ -30,7 +31,7 @@ def new(
     from initdiag.config.starter import write_starter
 
     if list_:
-        sys.stdout.write("\n".join(preset_names()) + "\n")
+        write("\n".join(preset_names()) + "\n")
         return
     if file is None:
         raise UsageError("no file to write; expected a name such as my.yaml, or --list")

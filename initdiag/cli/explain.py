@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from initdiag.cli import options
-from initdiag.cli.output import style_of
+from initdiag.cli.output import style_of, write
 
 
 def rule(
-    name: Annotated[str | None, typer.Argument(metavar="[ID]", help="An id or a name.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="ID", help="An id or a name.")] = None,
     color: options.Color = "auto",
     debug: options.Debug = False,
 ) -> None:
@@ -21,11 +21,11 @@ def rule(
     from initdiag.rules import rule_named
 
     style = style_of(sys.stdout, color)
-    sys.stdout.write(rule_list(style) if name is None else rule_page(rule_named(name), style))
+    write(rule_list(style) if name is None else rule_page(rule_named(name), style))
 
 
 def scheme(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A scheme.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A scheme.")] = None,
     color: options.Color = "auto",
     debug: options.Debug = False,
 ) -> None:
@@ -34,4 +34,4 @@ def scheme(
     from initdiag.schemes import scheme_named
 
     style = style_of(sys.stdout, color)
-    sys.stdout.write(scheme_list(style) if name is None else scheme_page(scheme_named(name), style))
+    write(scheme_list(style) if name is None else scheme_page(scheme_named(name), style))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from enum import IntEnum
 
-from initdiag.errors import InitdiagError
+from initdiag.errors import ConfigError, InitdiagError
 
 
 class Exit(IntEnum):
@@ -39,59 +41,67 @@ def debug_on(value: bool) -> bool:
     return value
 
 
+class _Interrupt:
+    """Whether Ctrl-C was pressed. The exception alone can get lost: raised inside a weak reference's callback it is
+    ignored, and inside torch's C++ it comes out as another one."""
+
+    seen = False
+
+
+def _interrupt(*_: object) -> None:
+    if _Interrupt.seen:  # pressed again: don't wait for anything
+        os._exit(Exit.INTERRUPTED)
+    _Interrupt.seen = True
+    raise KeyboardInterrupt
+
+
+def heed_interrupt() -> None:
+    """Raise a Ctrl-C that got lost; called between the stages of a command."""
+    if _Interrupt.seen:
+        raise KeyboardInterrupt
+
+
 def guarded(app: Callable[[], None]) -> int:
     """Run the app and return the exit code that it asks for.
 
     An unforeseen exception is exit 2 too: with Python's own 1, a crash would look like a finding.
     """
-    _Debug.on = False
+    _Debug.on = _Interrupt.seen = False
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         app()
-        sys.stdout.flush()
+        code = int(Exit.PASS)
     except SystemExit as stop:
-        return _code(stop)
-    except BrokenPipeError:
-        return _closed_pipe()
+        code = stop.code if isinstance(stop.code, int) else Exit.PASS if stop.code is None else Exit.ERROR
     except KeyboardInterrupt:
-        _say("interrupted")
+        code = Exit.INTERRUPTED
+    except Exception as error:
+        code = Exit.INTERRUPTED if _Interrupt.seen else _failed(error)
+    if _Interrupt.seen or code == Exit.INTERRUPTED:
+        _say("initdiag: interrupted")
         return Exit.INTERRUPTED
-    except InitdiagError as error:
-        if _Debug.on:
-            traceback.print_exc()
-        _say(str(error))
-        return Exit.ERROR
-    except RecursionError:
-        _say("the input is nested too deeply")
-        return Exit.ERROR
-    except Exception as error:  # the last line of defence
-        if _Debug.on:
-            traceback.print_exc()
+    return code
+
+
+def _failed(error: Exception) -> int:
+    """Say what went wrong."""
+    if _Debug.on:
+        traceback.print_exception(error)
+    if isinstance(error, ConfigError):
+        _say(str(error))  # begins with file:line:column, which terminals open with a click
+    elif isinstance(error, InitdiagError):
+        _say(f"initdiag: {error}")
+    elif isinstance(error, OSError):
+        _say(f"initdiag: the system refused: {error}")
+    else:  # the last line of defence
         first = (str(error).strip().splitlines() or [""])[0][:300]
-        _say(f"internal error: {type(error).__name__}: {first} (--debug shows where; please report it)")
-        return Exit.ERROR
-    return Exit.PASS
-
-
-def _code(stop: SystemExit) -> int:
-    if stop.code == Exit.INTERRUPTED:
-        _say("interrupted")
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _closed_pipe()
-    return stop.code if isinstance(stop.code, int) else Exit.PASS if stop.code is None else Exit.ERROR
-
-
-def _closed_pipe() -> int:
-    """The reader has gone (`| head`): that's no failure, but Python would complain once more at its own exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return Exit.PASS
+        _say(f"initdiag: internal error: {type(error).__name__}: {first} (--debug shows where; please report it)")
+    return Exit.ERROR
 
 
 def _say(message: str) -> None:
-    prefix = "" if message.startswith("initdiag") else "initdiag: "
-    lines = message.splitlines() or [""]
     try:
-        print("\n".join([f"{prefix}{lines[0]}", *lines[1:]]), file=sys.stderr)
+        print(message, file=sys.stderr)
     except (OSError, ValueError):  # nobody listens
         return

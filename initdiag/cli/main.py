@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +15,7 @@ from initdiag.cli.compare import compare
 from initdiag.cli.config_files import new, schema
 from initdiag.cli.explain import rule, scheme
 from initdiag.cli.failure import guarded
+from initdiag.cli.output import write
 from initdiag.cli.plan import plan
 from initdiag.versions import own_version
 
@@ -22,13 +25,21 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (check, compare, plan, rule, scheme, schema, new):
-    app.command()(command)
+for command, summary in (
+    (check, "Run a model once and judge it."),
+    (compare, "Put init schemes side by side."),
+    (plan, "List every parameter and its distribution."),
+    (rule, "Explain a rule, or list all."),
+    (scheme, "Explain an init scheme, or list all."),
+    (schema, "Print the JSON schema of configs."),
+    (new, "Write a config to start from."),
+):
+    app.command(short_help=summary)(command)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"initdiag {own_version()}\n")
+        write(f"initdiag {own_version()}\n")
         raise typer.Exit
 
 
@@ -42,10 +53,12 @@ def top(
     """
 
 
-def main() -> None:
-    """Run the program and exit with its code."""
+def run() -> int:
+    """Run the program and return its exit code."""
     warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch's complaint; nothing here needs it
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: `>&-`
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the exit
+        if hasattr(stream := getattr(sys, name), "reconfigure"):
             stream.reconfigure(errors="replace")  # an ASCII terminal gets '?', not a traceback
-    sys.exit(guarded(lambda: app(prog_name="initdiag")))
+    return guarded(lambda: app(prog_name="initdiag"))

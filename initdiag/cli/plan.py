@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from initdiag.cli import options
-from initdiag.cli.output import style_of, write
+from initdiag.cli.output import require_no_input, style_of, write
 from initdiag.cli.progress import Progress
 from initdiag.engines import Settings
 from initdiag.errors import require_one_of
@@ -33,6 +33,7 @@ def plan(
     debug: options.Debug = False,
 ) -> None:
     """List every parameter: shape, role, what it is drawn from, and the std that was drawn."""
+    require_no_input(output_file, [target])
     require_one_of("--output-format", output_format, FORMATS)
     with Progress(quiet) as progress:
         planned = run_plan(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-import time
+import threading
+
+from initdiag.cli.failure import heed_interrupt
 
 PATIENCE = 1.0  # seconds
 
@@ -14,19 +17,33 @@ class Progress:
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
         self._live = sys.stderr.isatty()
-        self._start = time.monotonic()
+        self._patience = threading.Timer(PATIENCE, self._speak)
+        self._patience.daemon = True
+        self._stage = ""
+        self._spoken = False
 
     def __call__(self, stage: str) -> None:
-        if self._quiet:
+        heed_interrupt()
+        self._stage = stage
+        if self._live or self._spoken:
+            self._speak()
+
+    def _speak(self) -> None:
+        self._spoken = True
+        if self._quiet or not self._stage:
             return
-        if self._live:
-            print(f"\r\x1b[2K{stage} …", end="", file=sys.stderr, flush=True)
-        elif time.monotonic() - self._start >= PATIENCE:
-            print(f"{stage} ...", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError):  # nobody listens
+            if self._live:
+                print(f"\r\x1b[2K{self._stage} …", end="", file=sys.stderr, flush=True)
+            else:
+                print(f"{self._stage} ...", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Progress:
+        if not self._live:
+            self._patience.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._patience.cancel()
         if self._live and not self._quiet:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)

@@ -12,15 +12,18 @@ from typing import Any
 from initdiag.config.schema import Config
 from initdiag.config.validate import PARAMETERS, scheme_parameters, validate
 from initdiag.config.wording import dotted
-from initdiag.errors import Location, UsageError
+from initdiag.errors import Location, Option, Place, UsageError, printable
 from initdiag.schemes import scheme_named
+
+_Key = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
 class ConfigFile:
     """A config that was loaded.
 
-    `target` is what the user wrote, `path` the file that it meant (of a mapping: just its name), `folder` where the
+    `options` are the values that the command line set, and by which words. `target` is what the user wrote (what can't
+    be printed is escaped), `path` the file that it meant (of a mapping: just its name), `folder` where the
     token files of the config are looked for, unless they are absolute.
     """
 
@@ -29,16 +32,25 @@ class ConfigFile:
     path: Path
     folder: Path
     config: Config
-    locations: Mapping[tuple[str | int, ...], Location] = field(default_factory=dict, repr=False, compare=False)
+    locations: Mapping[_Key, Location] = field(default_factory=dict, repr=False, compare=False)
+    options: Mapping[_Key, str] = field(default_factory=dict, repr=False, compare=False)
 
-    def locate(self, path: str) -> Location:
-        """Return the place of a key such as 'init.std': of the nearest section that is there, else line 1."""
+    def locate(self, path: str) -> Place:
+        """Return who sets a key such as 'init.std': an option, else a line of the file.
+
+        Where nobody does, the place of the nearest section that is there, else line 1.
+        """
         parts: list[str | int] = [
             int(index) if index else key for key, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)
         ]
-        while parts and tuple(parts) not in self.locations:
+        while parts:
+            key = tuple(parts)
+            if key in self.options:
+                return Option(self.options[key])
+            if key in self.locations:
+                return self.locations[key]
             parts.pop()
-        return self.locations.get(tuple(parts)) or Location(str(self.path), 1)
+        return self.locations.get(()) or Location(printable(str(self.path)), 1)
 
     @property
     def tokens_path(self) -> Path | None:
@@ -74,34 +86,57 @@ def with_tokens(
         tokens["path"] = from_here(path)
     if tokenizer is not None:
         tokens["tokenizer"] = from_here(tokenizer)
-    return _changed(config_file, tokens=tokens)
+    return _changed(config_file, {}, tokens=tokens)
 
 
-def with_init(config_file: ConfigFile, scheme: str | None = None, seed: int | None = None) -> ConfigFile:
+def with_init(
+    config_file: ConfigFile, scheme: str | None = None, seed: int | None = None, *, drop_options: bool = False
+) -> ConfigFile:
     """Return the config with another init scheme or seed.
 
-    Parameters that the new scheme doesn't have, such as `std` for `default`, are dropped; the others are kept.
+    Parameters of the file that the new scheme doesn't have, such as `std` for `default`, are dropped; the others are
+    kept. One that was set by an option is only dropped with `drop_options`.
 
     Raises:
-        UsageError: an unknown scheme, or a seed that is no whole number from 0 up to 2**63.
+        UsageError: an unknown scheme, a parameter set by an option that it doesn't have, or a seed that is no whole
+            number from 0 up to 2**63.
     """
     init = config_file.config.init.model_dump(exclude_unset=True)
+    options: dict[_Key, str] = {}
     if scheme is not None:
         scheme_named(scheme)
-        init = {key: value for key, value in init.items() if key not in PARAMETERS or key in scheme_parameters(scheme)}
+        for name in [name for name in init if name in PARAMETERS and name not in scheme_parameters(scheme)]:
+            option = config_file.options.get(("init", name))
+            if option is not None and not drop_options:
+                raise UsageError(
+                    f"{option}: scheme '{scheme}' has no parameter '{name}', expected "
+                    + (f"one of {', '.join(scheme_parameters(scheme))}" if scheme_parameters(scheme) else "none")
+                )
+            del init[name]
+        if scheme != config_file.config.init.scheme:
+            gone = [name for name in PARAMETERS if name not in init]
+            options = {("init", name): f"--scheme {scheme}" for name in ("scheme", *gone)}
         init["scheme"] = scheme
     if seed is not None:
         init["seed"] = seed
-    return _changed(config_file, init=init)
+        options[("init", "seed")] = f"--seed {seed}"
+    return _changed(config_file, options, init=init)
 
 
 def from_here(path: str | os.PathLike[str]) -> str:
-    """Return a path of the command line as an absolute one; nothing stays nothing, which the schema refuses."""
-    return str(Path(path).absolute()) if str(path).strip() else str(path)
+    """Return a path of the command line as an absolute one; nothing stays nothing, which the schema refuses.
+
+    Raises:
+        UsageError: the current directory doesn't exist any more.
+    """
+    try:
+        return str(Path(path).absolute()) if os.fspath(path).strip() else os.fspath(path)
+    except FileNotFoundError:
+        raise UsageError(f"{os.fspath(path)}: the current directory doesn't exist any more") from None
 
 
-def _changed(config_file: ConfigFile, **sections: dict[str, Any]) -> ConfigFile:
+def _changed(config_file: ConfigFile, options: Mapping[_Key, str], **sections: dict[str, Any]) -> ConfigFile:
     result = validate(config_file.config.model_dump(exclude_unset=True) | sections)
     if isinstance(result, Config):
-        return replace(config_file, config=result)
+        return replace(config_file, config=result, options={**config_file.options, **options})
     raise UsageError("; ".join(f"{dotted(fault.path)}: {fault.message}" for fault in result))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from initdiag.config.schema import Config
 from initdiag.config.validate import Fault, plain, validate
 from initdiag.config.wording import dotted, found, one_line
 from initdiag.config.yaml import parse
-from initdiag.errors import ConfigError, Location, Problem, did_you_mean
+from initdiag.errors import ConfigError, Location, Problem, did_you_mean, printable
 
 MAX_BYTES = 1_000_000  # a config has a few hundred; PyYAML takes about 10 s for 1 MB
 
@@ -32,7 +33,7 @@ def load(target: str, overrides: Sequence[str] = ()) -> ConfigFile:
         ConfigError: with all problems, those of the file in its order and then those of the overrides.
     """
     path, shown = _find(target)
-    document = parse(_read(path, shown), shown)
+    document = parse(_read(path, shown), printable(shown))
     edit = apply(document.value, overrides)
     origins = _Origins(shown, document.locations, edit.origins)
     result = validate(plain(edit.raw))
@@ -41,11 +42,17 @@ def load(target: str, overrides: Sequence[str] = ()) -> ConfigFile:
     if edit.problems:
         raise ConfigError(edit.problems)
     return ConfigFile(
-        path.stem, target, path, path.parent, _from_here(result, edit.origins), locations=document.locations
+        name=printable(path.stem),
+        target=printable(target),
+        path=path,
+        folder=path.parent,
+        config=_from_here(result, edit.origins),
+        locations=document.locations,
+        options={key: name_of(override) for key, override in edit.origins.items()},
     )
 
 
-def from_mapping(mapping: Mapping[str, Any] | Config, name: str) -> ConfigFile:
+def from_mapping(mapping: Mapping[str, Any] | Config, name: str, overrides: Sequence[str] = ()) -> ConfigFile:
     """Make a ConfigFile of a mapping that has the form of a config file, or of a ready Config.
 
     Paths in it are relative to the current directory.
@@ -55,10 +62,15 @@ def from_mapping(mapping: Mapping[str, Any] | Config, name: str) -> ConfigFile:
     """
     if not isinstance(mapping, Mapping | Config):
         raise ConfigError([Problem(f"{found(mapping)}, expected a mapping or a Config", name)])
-    result = validate(plain(mapping))
+    raw = plain(mapping)
+    edit = apply(raw, overrides)
+    result = validate(plain(edit.raw))
     if not isinstance(result, Config):
-        raise ConfigError(_Origins(name).problems(result))
-    return ConfigFile(name, name, Path(name), Path(), result)
+        raise ConfigError([*_Origins(name, {}, edit.origins).problems(result), *edit.problems])
+    if edit.problems:
+        raise ConfigError(edit.problems)
+    options = {key: name_of(override) for key, override in edit.origins.items()}
+    return ConfigFile(name, name, Path(name), Path(), result, options=options)
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,9 @@ class _Origins:
         order = list(self.overrides.values())
         placed = [(self._override(fault), fault) for fault in faults]
         in_file = [self._in_file(fault) for override, fault in placed if override is None]
-        in_file.sort(key=lambda problem: (place.line, place.column) if (place := problem.location) else (0, 0))
+        in_file.sort(
+            key=lambda problem: (at.line, at.column) if isinstance(at := problem.location, Location) else (0, 0)
+        )
         overridden = sorted(
             ((override, fault) for override, fault in placed if override is not None),
             key=lambda pair: order.index(pair[0]),
@@ -138,12 +152,22 @@ def _find(target: str) -> tuple[Path, str]:
         raise _stop(target, f"can't be read: {error.strerror}") from None
     if target in presets.names():
         path = presets.path_of(target)
-        below = path.is_relative_to(Path.cwd())
-        return path, str(path.relative_to(Path.cwd()) if below else path)
-    guess = did_you_mean(path.name, (file.name for file in path.parent.glob("*.y*ml")) if path.suffix else ())
+        return path, _shown(path)
+    near = {file.stem: file.name for file in path.parent.glob("*.y*ml")} if path.suffix else {}
+    stems = difflib.get_close_matches(path.stem, near, n=1)  # a common ending makes no two names alike
+    guess = f" (did you mean '{near[stems[0]]}'?)" if stems else ""
     guess = guess or did_you_mean(path.stem, presets.names())
     message = f"no such file, and no shipped config of that name; shipped are {', '.join(presets.names())}{guess}"
     raise _stop(target or "''", message)
+
+
+def _shown(path: Path) -> str:
+    """Return the path of a shipped config as short as it can be written from here."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # somebody deleted it
+        return str(path)
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _read(path: Path, shown: str) -> str:

@@ -18,10 +18,10 @@ class Init(_Section):
 
     scheme: str = Field(default="gpt2", description="name of an init scheme")
     std: float | None = Field(
-        default=None, gt=0, description="std of matrices and embeddings; default: the scheme's own"
+        default=None, gt=0, le=1e6, description="std of matrices and embeddings; default: the scheme's own"
     )
     residual_std: float | None = Field(
-        default=None, gt=0, description="std of the residual projections; default: the scheme's own formula"
+        default=None, gt=0, le=1e6, description="std of the residual projections; default: the scheme's own formula"
     )
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="seed of the weights, and of the tokens unless they have one"
@@ -68,7 +68,7 @@ class Gate(_Section):
     max_excess: float = Field(default=2.0, gt=0, description="error above this loss − ln V, in nats")
     max_logit_std: float = Field(default=2.0, gt=0, description="error above this logit std")
     warn_logit_std: float = Field(default=1.2, gt=0, description="warning above this logit std")
-    max_self_logit: float = Field(default=3.0, gt=0, description="error above ln V + this self-logit")
+    max_self_logit: float = Field(default=3.0, gt=0, description="error when the self-logit is above ln V + this")
     depth_exponent: float = Field(
         default=0.5, gt=0, le=1, description="finding when the scaling ratio is beyond (2N)^±this"
     )

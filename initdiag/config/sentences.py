@@ -18,6 +18,20 @@ Path = tuple[str | int, ...]
 
 _WORDS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
+_ALIASES = {  # what other code bases call our values
+    "swiglu": "activation: silu with gated: true",
+    "geglu": "activation: gelu with gated: true",
+    "reglu": "activation: relu with gated: true",
+    "swish": "silu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_erf": "gelu",
+    "rope": "rotary",
+    "absolute": "learned",
+    "layer_norm": "layernorm",
+    "rms_norm": "rmsnorm",
+}
+
 _BOUNDS = {  # pydantic's error type -> our words and the key of the bound in its context
     "greater_than": ("more than", "gt"),
     "greater_than_equal": ("at least", "ge"),
@@ -51,6 +65,8 @@ def _wrong_kind(error: ErrorDetails, value: object) -> str:
         what = "expected a string" if error["type"] == "string_type" else one_line(error["msg"])
         return f"{found(value)}, {what}"
     if error["type"] == "literal_error" and isinstance(value, str):
+        if value.lower() in _ALIASES:
+            return f"found {show(value)}, expected {expected(field.annotation)} (here it is {_ALIASES[value.lower()]})"
         guess = did_you_mean(value[:100], map(str, _choices(field.annotation)))
         return f"found {show(value)}, expected {expected(field.annotation)}{guess}"
     return f"{found(value)}, expected {expected(field.annotation)}{_hint(value, field)}"

@@ -28,6 +28,10 @@ EXAMPLE: dict[str, dict[str, Any]] = {  # GPT-2 small; what isn't here is writte
     "gate": {"max_excess": 2.0},  # a section needs at least one key
 }
 
+_SCHEMA = (
+    "The line above helps editors on this machine. For a repository: 'initdiag schema > initdiag.schema.json' beside "
+    "this file, and $schema=initdiag.schema.json."
+)
 _HEAD = (
     "A config for initdiag, with the sizes of GPT-2 small. Change the values to those of your model, then run "
     "'initdiag check' with this file. A line such as '#name: value' shows a default: remove the # to set it."
@@ -37,7 +41,8 @@ _HEAD = (
 def starter_text() -> str:
     """Return the text of a starter config."""
     example = Config.model_validate(EXAMPLE)
-    lines = [f"# yaml-language-server: $schema={presets.schema_path().absolute().as_uri()}", "", *_comment(_HEAD, "")]
+    lines = [f"# yaml-language-server: $schema={presets.schema_path().absolute().as_uri()}"]
+    lines += [*_comment(_SCHEMA, ""), "", *_comment(_HEAD, "")]
     for name, section in sections():
         lines += ["", *_comment(str(Config.model_fields[name].description), ""), f"{name}:"]
         for key, field in section.model_fields.items():
@@ -69,7 +74,7 @@ def write_starter(path: Path, force: bool = False) -> None:
 
 def _comment(text: str, indent: str) -> list[str]:
     prefix = f"{indent}# "
-    return textwrap.wrap(text, 100, initial_indent=prefix, subsequent_indent=prefix, break_long_words=False)
+    return textwrap.wrap(text, 79, initial_indent=prefix, subsequent_indent=prefix, break_long_words=False)
 
 
 def _description(field: FieldInfo) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from initdiag.config.wording import dotted, found
 from initdiag.config.yaml_tree import MAX_DEPTH, Node, root, stop
-from initdiag.errors import ConfigError, Location, Problem
+from initdiag.errors import ConfigError, Location, Place, Problem
 
 Path = tuple[str | int, ...]
 
@@ -92,7 +92,7 @@ def _read(text: str, file: str) -> tuple[Any, dict[Path, Location]]:
     node = root(text, file)
     value = None if node is None else builder.build(node, (), depth=0)
     if builder.problems:
-        once: dict[tuple[Location | None, str], Problem] = {}  # an alias repeats the problems of its anchor
+        once: dict[tuple[Place | None, str], Problem] = {}  # an alias repeats the problems of its anchor
         for problem in builder.problems:
             once.setdefault((problem.location, problem.message), problem)
         raise ConfigError(once.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 
 from initdiag.engines.settings import DEVICES, DTYPES, Settings
 
@@ -12,7 +13,9 @@ def import_torch() -> None:
     running = gc.isenabled()
     gc.disable()
     try:
-        import torch  # noqa: F401
+        with warnings.catch_warnings():  # nothing here needs NumPy
+            warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+            import torch  # noqa: F401
     finally:
         if running:
             gc.enable()

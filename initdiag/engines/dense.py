@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +20,7 @@ from initdiag.subjects import Subject
 from initdiag.tokens import TokenBatch
 
 Seen = TypeVar("Seen")
+OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as allocators put it
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,10 @@ def realize(subject: Subject, seed: int, settings: Settings, reuse: Weights | No
         PlanError: the plan and the module don't have the same parameters.
         RunError: the device isn't there, or the weights don't fit in memory.
     """
-    module = reuse.module if reuse else _allocate(subject, settings)
-    drawn = reuse.plan if reuse and reuse.seed == seed else None
-    draw(dict(module.named_parameters()), subject.plan, seed, settings.threads, drawn)
+    with torch.inference_mode(False):
+        module = reuse.module if reuse else _allocate(subject, settings)
+        drawn = reuse.plan if reuse and reuse.seed == seed else None
+        draw(dict(module.named_parameters()), subject.plan, seed, settings.threads, drawn)
     return Weights(module, subject.plan, seed)
 
 
@@ -58,15 +61,24 @@ def forward(
     Raises:
         RunError: memory runs out.
     """
+    device = next(weights.module.parameters()).device.type
     try:
-        with torch.no_grad():
+        with _plain_mode(device):
             return observe(subject, weights.module.eval(), batch)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise RunError(_out_of_memory(subject, str(error))) from error
     except RuntimeError as error:
-        if "not enough memory" in str(error):
+        if any(words in str(error) for words in OUT_OF_MEMORY):
             raise RunError(_out_of_memory(subject, str(error))) from error
         raise
+
+
+@contextmanager
+def _plain_mode(device: str) -> Iterator[None]:
+    """Whatever the caller has switched on: no gradients, no inference tensors (the tracer needs to tell tensors
+    apart), no autocast (the dtype is the one that the report names)."""
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(device, enabled=False):
+        yield
 
 
 def _allocate(subject: Subject, settings: Settings) -> nn.Module:

@@ -44,7 +44,7 @@ def draw(
 def generator_for(seed: int, name: str) -> torch.Generator:
     """Return the generator of one parameter."""
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest, "little"))
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little"))
 
 
 @torch.no_grad()
@@ -56,7 +56,7 @@ def _fill(tensor: Tensor, distribution: Distribution, seed: int, name: str) -> N
     in_place = tensor.device.type == "cpu" and tensor.dtype == torch.float32
     for block in tensor.view(-1).split(BLOCK):
         # elsewhere drawn in float32 on the CPU and copied: the same numbers for every device and dtype
-        target = block if in_place else torch.empty(block.shape, dtype=torch.float32)
+        target = block if in_place else torch.empty(block.shape, dtype=torch.float32, device="cpu")
         match distribution:
             case Normal(std=std):
                 target.normal_(0.0, std, generator=generator)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import NoneType
 
-from initdiag.errors import UsageError, require_one_of
+from initdiag.errors import UsageError, require_one_of, require_type
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -23,7 +24,10 @@ class Settings:
     threads: int | None = None
 
     def __post_init__(self) -> None:
+        require_type("device", self.device, (str,), "a name")
+        require_type("dtype", self.dtype, (str,), "a name such as 'bfloat16'")
         require_one_of("--device", self.device, DEVICES)
         require_one_of("--dtype", self.dtype, DTYPES)
+        require_type("threads", self.threads, (int, NoneType), "a whole number")
         if self.threads is not None and self.threads < 1:
             raise UsageError(f"--threads {self.threads}: expected at least 1")

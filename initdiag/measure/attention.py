@@ -30,7 +30,7 @@ def sharpness(attention: Attention) -> tuple[float, float]:
     several = keys > 1
     if not bool(several.any()):
         return float("nan"), float("nan")
-    return float(spread[several].mean()), float((entropy[several] / keys[several].log()).mean())
+    return float(spread[several].mean()), float((entropy[several] / keys[several].to(entropy.dtype).log()).mean())
 
 
 def _last_logits(attention: FusedAttention) -> Tensor:

@@ -17,6 +17,7 @@ from initdiag.measure.values import (
     Measurements,
     ParameterMeasure,
     ResidualMeasure,
+    total,
 )
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
@@ -58,13 +59,13 @@ def scaling_ratio(branches: tuple[Branch, ...], parameters: tuple[ParameterMeasu
     weights as they are tell what was scaled, the plan tells from what.
     """
     stds = {parameter.name: parameter.std for parameter in parameters}
-    unscaled = [
-        branch.branch_variance * (plan[branch.projection].unscaled_std / stds[branch.projection]) ** 2
-        for branch in branches
-        if branch.projection in plan.by_name and stds[branch.projection] > 0
-    ]
-    total = math.fsum(branch.branch_variance for branch in branches)
-    return total * len(unscaled) / math.fsum(unscaled) if unscaled and any(unscaled) else math.nan
+    unscaled = []
+    for branch in branches:
+        if branch.projection in plan.by_name and stds[branch.projection] > 0:
+            times = plan[branch.projection].unscaled_std / stds[branch.projection]
+            unscaled.append(branch.branch_variance * times * times)
+    mean = total(unscaled) / len(unscaled) if unscaled else 0.0
+    return total(branch.branch_variance for branch in branches) / mean if mean else math.nan
 
 
 class _Stream:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from initdiag.measure.values import total
+
 BLOCK = 2**15 - 64  # entries per partial sum, which are added in Python's float64; below torch's grain of 2**15 there
 # are no threads to wait for: one core is as fast as memory, and a busy machine doesn't make it a hundred times slower
+
+SQUARES_FIT = 1e-30  # below this variance the squares of float32 begin to vanish
 
 CANCELS = 1e-3  # a squared mean beyond this part of the variance takes a second pass; float32 keeps 1e-7 of the larger
 
@@ -22,23 +27,35 @@ def moments(x: Tensor) -> tuple[float, float, int]:
     """Return mean, population variance and the number of entries that are not finite.
 
     One pass where the mean is small beside the spread. Else a second one, since the difference of two nearly equal
-    sums would cancel: the variance of 1 + 1e-4·z is 1e-8, that of an untouched norm gain exactly 0.
+    sums would cancel: the variance of 1 + 1e-4·z is 1e-8, that of an untouched norm gain exactly 0. Where float32
+    can't hold the squares, float64 does.
     """
-    count = x.numel()
-    if not count:
+    if not x.numel():
         return math.nan, math.nan, 0
     blocks = x.detach().reshape(-1).split(BLOCK)
-    sums, squares = [], []
-    for block in map(widened, blocks):
-        sums.append(float(block.sum()))
-        squares.append(float(torch.linalg.vector_norm(block)) ** 2)  # dot would bring BLAS threads
-    mean = math.fsum(sums) / count
-    variance = math.fsum(squares) / count - mean**2
-    if mean**2 > CANCELS * variance:
-        variance = math.fsum(float(torch.linalg.vector_norm(widened(block) - mean)) ** 2 for block in blocks) / count
+    mean, variance = _moments(blocks, x.numel(), widened)
+    if not SQUARES_FIT <= variance < math.inf and x.device.type != "mps":  # which has no float64
+        mean, variance = _moments(blocks, x.numel(), Tensor.double)
     if math.isfinite(variance):
         return mean, variance, 0
     return mean, variance, sum(int((~block.isfinite()).sum()) for block in blocks)
+
+
+def _moments(blocks: Sequence[Tensor], count: int, widen: Callable[[Tensor], Tensor]) -> tuple[float, float]:
+    sums, squares = [], []
+    for block in map(widen, blocks):
+        sums.append(float(block.sum()))
+        squares.append(_square_sum(block))
+    mean = total(sums) / count
+    variance = total(squares) / count - mean * mean
+    if mean * mean > CANCELS * variance:
+        variance = total([_square_sum(widen(block) - mean) for block in blocks]) / count
+    return mean, variance
+
+
+def _square_sum(block: Tensor) -> float:
+    norm = float(torch.linalg.vector_norm(block))  # dot would bring BLAS threads
+    return norm * norm
 
 
 def variance(x: Tensor) -> float:

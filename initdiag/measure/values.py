@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+
+def total(values: Iterable[float]) -> float:
+    """Sum exactly; where a value isn't finite, as floats do (math.fsum raises for inf − inf, and on overflow)."""
+    values = list(values)
+    try:
+        return math.fsum(values)
+    except (ValueError, OverflowError):
+        return sum(values)
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ class ResidualMeasure:
 
     @property
     def branch_variance_sum(self) -> float:
-        return math.fsum(branch.branch_variance for branch in self.branches)
+        return total(branch.branch_variance for branch in self.branches)
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,10 @@ class Architecture(BaseModel):
         description="a norm before the head; default: true for pre, false for post",
     )
     embedding_multiplier: float = Field(
-        default=1.0, gt=0, description="the forward pass multiplies token embeddings by it (Gemma: sqrt(d_model))"
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="the forward pass multiplies token embeddings by it (Gemma: sqrt(d_model))",
     )
 
     @model_validator(mode="after")

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from rich.cells import cell_len
 
-from initdiag.report.facts import FACTS
+from initdiag.report.facts import FACTS, size
 from initdiag.report.layout import DEFAULT_WIDTH, GAP, SEVERITY_COLORS, Column, colored, paragraph, table
-from initdiag.report.numbers import layers, number, sparkline, spread
+from initdiag.report.numbers import number, sparkline, spread
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
-from initdiag.rules import Severity
-from initdiag.schemes import SCHEMES
+from initdiag.rules import Finding
+from initdiag.schemes import SCHEMES, Role
 
 SPARK = 12
 
@@ -25,15 +25,13 @@ def compared(report: Report, style: Style) -> str:
     groups = by_scheme(report)
     first = report.runs[0]
     seeds = sorted({run.seed for run in report.runs})
-    shape = first.subject.architecture
     told = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]}), mean ± std"
     parts = [
         "\n".join(
             (
                 paragraph(f"{first.subject.target}: {', '.join(groups)}; {told}", style),
                 paragraph(
-                    f"{layers(shape.n_layers)}, d_model {shape.d_model:,}, vocabulary {shape.vocab_size:,}; "
-                    f"tokens: {first.batch.describe()}",
+                    f"{size(first)}; tokens: {first.batch.describe()}",
                     style,
                 ),
             )
@@ -43,9 +41,13 @@ def compared(report: Report, style: Style) -> str:
     parts += _tables(list(groups), labels, rows, style)
     parts.append(_differences(groups, style))
     largest = max((_finite_peak(runs[0]) for runs in groups.values()), default=0.0)  # one scale for all sparklines
+    if len(groups) > 1:
+        told = "" if len(seeds) == 1 else f", seed {first.seed}"
+        parts.append(paragraph(f"The stream's variance along the branches, all schemes on one scale{told}:", style))
     parts += [_findings(scheme, runs, largest, style) for scheme, runs in groups.items()]
-    if report.findings:
-        parts.append(paragraph(f"What to write instead: initdiag check {first.subject.target} --scheme NAME", style))
+    if failing := next((run.scheme for run in report.runs if run.findings), None):
+        told = f"initdiag check {first.subject.target} --scheme {failing}"
+        parts.append(paragraph(f"What to write instead of what was found: {told}", style))
     if report.pick:
         parts.append(paragraph(f"pick: {report.pick.scheme}: {report.pick.why}", style, indent="  ", first=""))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -89,18 +91,17 @@ def _tables(schemes: Sequence[str], labels: Sequence[str], rows: Sequence[Sequen
 
 
 def _differences(groups: Groups, style: Style) -> str:
-    """List the roles that the schemes draw differently, as their formulas."""
-    roles = [entry.parameter.role for entry in next(iter(groups.values()))[0].subject.plan.entries]
+    """List the roles that the schemes draw differently, as formulas, and the values of the schemes' parameters."""
+    plans = [runs[0].subject.plan for runs in groups.values()]
     rows = []
-    for role in dict.fromkeys(roles):
-        answers = [str(SCHEMES[scheme].roles[role]) for scheme in groups]
-        drawn = [
-            tuple(entry.distribution for entry in runs[0].subject.plan.with_role(role)) for runs in groups.values()
-        ]
+    for role in Role:
+        drawn = [tuple(entry.distribution for entry in plan.with_role(role)) for plan in plans]
         if len(set(drawn)) > 1:
-            rows.append([str(role), *answers])
+            rows.append([str(role), *(str(SCHEMES[scheme].roles[role]) for scheme in groups)])
     if not rows:
-        return paragraph("These schemes draw the same weights for this model.", style)
+        return paragraph("These schemes draw the same weights for this model.", style) if len(plans) > 1 else ""
+    for name in dict.fromkeys(name for plan in plans for name in plan.settings):
+        rows.append([f"  {name}", *(number(plan.settings.get(name)) for plan in plans)])
     columns = [Column("drawn from", number=False), *(Column(scheme, number=False) for scheme in groups)]
     return table(columns, rows, style)
 
@@ -111,7 +112,8 @@ def _finite_peak(run: Run) -> float:
 
 
 def _findings(scheme: str, runs: Sequence[Run], largest: float, style: Style) -> str:
-    """Summarise a scheme: growth of its stream, verdict, and the rules that spoke."""
+    """Summarise a scheme: verdict, growth of its stream, and the rules that spoke, with the first seed that they
+    spoke of."""
     variances = [branch.stream_variance for branch in runs[0].measured.residual.branches]
     failed = sum(run.verdict == "fail" for run in runs)
     word = "fail" if failed else "pass"
@@ -119,12 +121,15 @@ def _findings(scheme: str, runs: Sequence[Run], largest: float, style: Style) ->
     line = f"{scheme}: {colored(word.upper(), SEVERITY_COLORS[word], style)}{often}"
     if variances:
         growth = sparkline(variances, largest, SPARK, style.ascii)
-        line += style.text(f"  stream {growth} {number(variances[0])} to {number(variances[-1])}")
+        line += style.text(f"  stream variance {growth} {number(variances[0])} to {number(variances[-1])}")
     lines = [line]
-    seen: dict[str, str] = {}
+    spoken: dict[str, list[tuple[int, Finding]]] = {}
     for run in runs:
         for one in run.findings:
-            if one.severity is not Severity.INFO:
-                seen.setdefault(one.rule, f"{one.severity} {one.rule} {one.name}: {one.message}")
-    lines += [paragraph(text, style, indent="    ", first="  ") for text in seen.values()]
+            spoken.setdefault(one.rule, []).append((run.seed, one))
+    for found in spoken.values():
+        seed, one = found[0]
+        where = f" (seed {seed}; in {len(found)} of {len(runs)} seeds)" if len(runs) > 1 else ""
+        text = f"{one.severity} {one.rule} {one.name}: {one.message}{where}"
+        lines.append(paragraph(text, style, indent="    ", first="  "))
     return "\n".join(lines)

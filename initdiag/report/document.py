@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from initdiag.errors import Location, Option
 from initdiag.report.report import Report, Run
 from initdiag.rules import Finding
 
@@ -112,7 +113,7 @@ def _parameters(run: Run) -> list[dict[str, Any]]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    place = finding.location
+    place = finding.location if isinstance(finding.location, Location) else None
     return {
         "rule": finding.rule,
         "name": finding.name,
@@ -123,6 +124,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "file": place.file if place else None,
         "line": place.line if place else None,
         "column": place.column if place else None,
+        "option": str(finding.location) if isinstance(finding.location, Option) else None,
     }
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from initdiag.report.numbers import number
+from initdiag.report.numbers import layers, number, parameters
 from initdiag.report.report import Run
 
 
@@ -58,7 +58,7 @@ FACTS: tuple[Fact, ...] = (
         "logits",
         lambda run: run.measured.logits.std,
         lambda run: run.expected.logit_std,
-        "over the vocabulary, averaged over positions; expected is σ_head·√d_model",
+        "over the vocabulary, averaged over positions; expected is σ_head·√d_model, less where the norm's eps matters",
     ),
     Fact(
         "self-logit",
@@ -104,14 +104,14 @@ FACTS: tuple[Fact, ...] = (
     ),
     Fact(
         "scaling ratio",
-        "branches",
+        "ratio",
         lambda run: run.measured.residual.scaling_ratio,
         lambda run: run.expected.scaling_ratio,
         "Σ branch variance over one unscaled branch: 1/√(2N) promises 1, no scaling gives 2N",
     ),
     Fact(
         "attn entropy, min",
-        "of ln T",
+        "of ln keys",
         lambda run: min((layer.entropy_ratio for layer in run.measured.attention), default=math.nan),
         _nothing,
         "entropy of the attention weights as a fraction of ln(visible keys), in the layer where it is least",
@@ -124,6 +124,19 @@ FACTS: tuple[Fact, ...] = (
         "std of the attention logits over visible keys, in the layer where it is largest",
     ),
 )
+
+
+def expectation(fact: Fact, run: Run) -> str:
+    """Return what a number is expected to be, the loss with its allowance."""
+    expected = number(fact.expected(run), fact.digits)
+    return f"{expected} ± {number(run.expected.allowance, 3)}" if fact.key == "loss" else expected
+
+
+def size(run: Run) -> str:
+    """Return the size of the model in words."""
+    shape = run.subject.architecture
+    sizes = f"{layers(shape.n_layers)}, d_model {shape.d_model:,}, vocabulary {shape.vocab_size:,}"
+    return f"{sizes}, {parameters(run.subject.plan.numel)}"
 
 
 def branch_cells(run: Run) -> list[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from initdiag.errors import Location, Option
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
 from initdiag.rules import Finding, Severity
@@ -25,14 +26,15 @@ def render(report: Report, style: Style) -> str:
 
 def _annotation(level: str, run: Run, one: Finding) -> str:
     properties = [f"title={_property(f'{one.rule} {one.name}')}"]
-    if one.location:
+    if isinstance(one.location, Location):
         properties = [
             f"file={_property(one.location.file)}",
             f"line={one.location.line}",
             f"col={one.location.column}",
             *properties,
         ]
-    words = f"{run.subject.target} ({run.scheme}): {one.message}\ninstead: {one.help}"
+    set_by = f" [{one.location}]" if isinstance(one.location, Option) else ""
+    words = f"{run.subject.target} ({run.scheme}){set_by}: {one.message}\ninstead: {one.help}"
     return f"::{level} {','.join(properties)}::{_data(words)}"
 
 

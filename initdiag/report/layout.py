@@ -16,6 +16,7 @@ from rich.text import Text
 from initdiag.report.style import Style
 
 DEFAULT_WIDTH = 80
+WORDS = 10  # the least width of a column of words
 GAP = 2  # a space of padding, and the box's own
 SEVERITY_COLORS = {"error": "bold red", "warning": "yellow", "info": "cyan", "pass": "bold green", "fail": "bold red"}
 
@@ -50,24 +51,29 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], style: Style
             justify="right" if column.number else "left",
             no_wrap=column.number,
             overflow="fold",
-            min_width=max(map(cell_len, [column.heading, *(row[i] for row in rows)])) if column.number else None,
+            min_width=_widest(columns, rows, i) if column.number else None,
         )
     for row in rows:
         grid.add_row(*(Text(style.text(row[i])) for i in kept))
-    return _print(grid, style, _width(columns, rows, kept, gap))
+    least = sum((_widest(columns, rows, i) if columns[i].number else WORDS) + gap for i in kept)
+    return _print(grid, style, _width(columns, rows, kept, gap), least)
+
+
+def _widest(columns: Sequence[Column], rows: Sequence[Sequence[str]], i: int) -> int:
+    return max(cell_len(text) for text in [columns[i].heading, *(row[i] for row in rows)])
 
 
 def _width(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Iterable[int], gap: int) -> int:
-    widths = [max(cell_len(text) for text in [columns[i].heading, *(row[i] for row in rows)]) for i in kept]
-    return sum(widths) + gap * len(widths)
+    return sum(_widest(columns, rows, i) + gap for i in kept)
 
 
-def _print(renderable: Table | Text, style: Style, natural: int) -> str:
-    width = style.width if style.width is not None else max(natural, DEFAULT_WIDTH)
+def _print(renderable: Table | Text, style: Style, natural: int, least: int = 1) -> str:
+    """Print at the style's width, but never so narrow that a number would be cut: better a line that wraps."""
+    width = max(natural, DEFAULT_WIDTH) if style.width is None else max(style.width, min(natural, least))
     buffer = io.StringIO()
     console = Console(
         file=buffer,
-        width=max(width, 1),
+        width=width,
         force_terminal=style.color,
         color_system="standard" if style.color else None,
         no_color=not style.color,

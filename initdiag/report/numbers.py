@@ -31,9 +31,9 @@ def spread(values: Sequence[float], digits: int = 4) -> str:
     """
     if len(values) == 1:
         return number(values[0], digits)
-    mean = math.fsum(values) / len(values)
     if not all(map(math.isfinite, values)):
-        return f"{mean:g}"
+        return f"{sum(values) / len(values):g}"
+    mean = math.fsum(values) / len(values)
     std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
     return f"{_compact(mean, digits)} ± {_compact(std, 2)}"
 
@@ -48,6 +48,14 @@ def _compact(value: float, digits: int) -> str:
 
 def layers(count: int) -> str:
     return f"{count} layer" if count == 1 else f"{count} layers"
+
+
+def parameters(count: int) -> str:
+    """Write a number of parameters: '124.4 M parameters'."""
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.1f} {unit} parameters"
+    return f"{count} parameters"
 
 
 def bar(value: float, largest: float, width: int, ascii_only: bool) -> str:

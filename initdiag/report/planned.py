@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from initdiag.measure import ParameterMeasure
 from initdiag.report.document import SCHEMA_VERSION, encodable
 from initdiag.report.layout import Column, paragraph, table
-from initdiag.report.numbers import number
+from initdiag.report.numbers import number, parameters
 from initdiag.report.style import Style
-from initdiag.report.table import parameters
+from initdiag.schemes import Constant, Distribution, Normal, Uniform
 from initdiag.subjects import Subject
 
 FORMATS = ("table", "json")
@@ -42,8 +42,7 @@ def as_table(planned: Planned, style: Style) -> str:
                 name,
                 "×".join(map(str, entry.parameter.shape)),
                 str(entry.parameter.role),
-                str(entry.distribution),
-                number(entry.distribution.std),
+                _drawn(entry.distribution),
                 number(measured.std),
             )
         )
@@ -51,27 +50,38 @@ def as_table(planned: Planned, style: Style) -> str:
         Column("parameter", number=False),
         Column("shape"),
         Column("role", number=False),
-        Column("drawn", number=False),
-        Column("std"),
+        Column("planned", number=False),
         Column("measured"),
     )
-    count = sum(entry.parameter.numel for entry in subject.plan.entries)
     settings = ", ".join(f"{name} {value:.4g}" for name, value in subject.plan.settings.items())
     head = f"{subject.target}: scheme {subject.plan.scheme}" + (f" ({settings})" if settings else "")
-    note = "N(s): normal with std s; U(b): uniform on ±b, std b/√3; a bare number: constant. std is as planned, "
-    note += "measured as drawn."
+    counted = f"{len(subject.plan.entries)} tensors, {parameters(subject.plan.numel)}"
     return (
         "\n\n".join(
             (
-                paragraph(
-                    f"{head}, seed {planned.seed}; {len(subject.plan.entries)} tensors, {parameters(count)}", style
-                ),
-                table(columns, rows, style, gap=1),
-                paragraph(note, style),
+                paragraph(f"{head}, seed {planned.seed}; {counted}", style),
+                table(columns, rows, style),
+                paragraph(NOTE, style),
             )
         )
         + "\n"
     )
+
+
+NOTE = (
+    "planned: N normal, U uniform (bound: std·√3), both with mean 0 and the std behind the letter; = a constant. "
+    "measured: the std of what was drawn."
+)
+
+
+def _drawn(distribution: Distribution) -> str:
+    match distribution:
+        case Normal(std=std):
+            return f"N {number(std)}"
+        case Uniform():
+            return f"U {number(distribution.std)}"
+        case Constant(value=value):
+            return f"= {value:g}"
 
 
 def as_json(planned: Planned) -> str:

@@ -16,9 +16,9 @@ def rule_list(style: Style) -> str:
 
 
 def rule_page(rule: Rule, style: Style) -> str:
-    parts = [f"{rule.id} {rule.name} ({rule.severity})"]
+    parts = [paragraph(f"{rule.id} {rule.name} ({rule.severity})", style, indent="  ", first="")]
     parts += [f"{heading}\n" + paragraph(text, style, indent="  ") for heading, text in _sections(rule)]
-    return style.text("\n\n".join(parts)) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def rules_markdown() -> str:

@@ -80,6 +80,9 @@ class Report:
         """'fail' if any run fails, else 'pass'."""
         return "fail" if any(run.verdict == "fail" for run in self.runs) else "pass"
 
+    def __repr__(self) -> str:
+        return f"<Report: {self.verdict}, {len(self.runs)} run{'s' * (len(self.runs) != 1)}; print() shows it>"
+
     def __str__(self) -> str:
         from initdiag.report import render
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from initdiag.report.compared import compared
-from initdiag.report.facts import FACTS, branch_cells
+from initdiag.report.facts import FACTS, branch_cells, expectation, size
 from initdiag.report.layout import SEVERITY_COLORS, Column, colored, paragraph, table
-from initdiag.report.numbers import bar, layers, number
+from initdiag.report.numbers import bar, number
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
 from initdiag.rules import Finding, Severity
@@ -29,12 +29,11 @@ def _run(run: Run, style: Style) -> str:
 
 def header(run: Run, style: Style) -> str:
     """Say what was run: model, scheme, tokens and how."""
-    shape, plan = run.subject.architecture, run.subject.plan
+    plan = run.subject.plan
     settings = ", ".join(f"{name} {value:.4g}" for name, value in plan.settings.items())
-    count = sum(entry.parameter.numel for entry in plan.entries)
     lines = (
         f"{run.subject.target}: scheme {run.scheme}" + (f" ({settings})" if settings else "") + f", seed {run.seed}",
-        f"{layers(shape.n_layers)}, d_model {shape.d_model:,}, vocabulary {shape.vocab_size:,}, {parameters(count)}",
+        size(run),
         f"tokens: {run.batch.describe()}",
         f"engine: {run.engine}, {run.dtype}, {run.versions['device']}; torch {run.versions['torch']}, "
         f"initdiag {run.versions['initdiag']}",
@@ -42,21 +41,10 @@ def header(run: Run, style: Style) -> str:
     return "\n".join(paragraph(line, style, indent="  ", first="") for line in lines)
 
 
-def parameters(count: int) -> str:
-    """Write a number of parameters: '124.4 M parameters'."""
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if count >= size:
-            return f"{count / size:.1f} {unit} parameters"
-    return f"{count} parameters"
-
-
 def _numbers(run: Run, style: Style) -> str:
     rows = []
     for fact in FACTS:
-        expected = number(fact.expected(run), fact.digits)
-        if fact.key == "loss":
-            expected += f" ± {number(run.expected.allowance, 3)}"
-        rows.append((fact.key, number(fact.measured(run), fact.digits), expected, fact.unit))
+        rows.append((fact.key, number(fact.measured(run), fact.digits), expectation(fact, run), fact.unit))
     return table(
         (Column("", number=False), Column("measured"), Column("expected"), Column("unit", False, 1)), rows, style
     )
@@ -102,16 +90,13 @@ def _weights(run: Run, style: Style) -> str:
 
 
 def finding(one: Finding, style: Style) -> str:
-    """Write a finding: severity, rule and place; what was measured; what to write instead."""
+    """Write a finding: severity and rule; who sets it; what was measured; what to write instead."""
     head = colored(str(one.severity), SEVERITY_COLORS[one.severity], style)
-    place = f" at {one.location}" if one.location else ""
-    return "\n".join(
-        (
-            f"{head} {one.rule} {one.name}" + style.text(place),
-            paragraph(one.message, style, indent="  "),
-            paragraph(f"instead: {one.help}", style, indent="  "),
-        )
-    )
+    lines = [f"{head} {one.rule} {one.name}"]
+    if one.location:
+        lines.append(style.text(f"  at {one.location}"))  # never wrapped: terminals open it with a click
+    lines += [paragraph(one.message, style, indent="  "), paragraph(f"instead: {one.help}", style, indent="  ")]
+    return "\n".join(lines)
 
 
 def verdict(run: Run, style: Style) -> str:

@@ -12,24 +12,30 @@ from initdiag.rules.rule import Evidence, Rule, Trouble
 def _saturated(evidence: Evidence) -> Iterator[Trouble]:
     gate = evidence.gate
     seen = [layer for layer in evidence.measured.attention if math.isfinite(layer.entropy_ratio)]
-    worst = min(seen, key=lambda layer: layer.entropy_ratio, default=None)
-    hottest = max(seen, key=lambda layer: layer.logit_std, default=None)
-    if worst is None or hottest is None:
+    if not seen:
         return
-    low = worst.entropy_ratio < max(gate.min_attention_entropy, gate.warn_attention_entropy)
-    if not low and hottest.logit_std <= gate.warn_attention_logit_std:
-        return
-    layer = worst if low else hottest
-    yield Trouble(
-        f"attention is saturated: entropy {layer.entropy_ratio:.3f} of its maximum (expected at least "
-        f"{gate.warn_attention_entropy:g}), logit std {layer.logit_std:.3g} (expected at most "
-        f"{gate.warn_attention_logit_std:g})",
-        layer.name,
-        f"multiply the std of query and key by {1 / math.sqrt(max(layer.logit_std, 1.0)):.2g} to bring the logit std "
-        "to 1, and check that the logits are divided by √head_dim",
-        "init.std",
-        Severity.ERROR if worst.entropy_ratio < gate.min_attention_entropy else Severity.WARNING,
-    )
+    sharpest, hottest = min(seen, key=lambda at: at.entropy_ratio), max(seen, key=lambda at: at.logit_std)
+    failed = sharpest.entropy_ratio < gate.min_attention_entropy
+    complaints = []
+    if failed or sharpest.entropy_ratio < gate.warn_attention_entropy:
+        complaints.append(
+            f"entropy {sharpest.entropy_ratio:.3f} of its maximum in {sharpest.name}, expected at least "
+            f"{max(gate.warn_attention_entropy, gate.min_attention_entropy):g}"
+            + (f" (less than {gate.min_attention_entropy:g} fails)" if failed else "")
+        )
+    if hottest.logit_std > gate.warn_attention_logit_std:
+        complaints.append(
+            f"logit std {hottest.logit_std:.3g} in {hottest.name}, expected at most {gate.warn_attention_logit_std:g}"
+        )
+    if complaints:
+        yield Trouble(
+            f"attention is saturated: {'; '.join(complaints)}",
+            sharpest.name,
+            f"multiply the std of query and key by {1 / math.sqrt(max(hottest.logit_std, 1.0)):.2g} to bring the logit "
+            "std to 1, and check that the logits are divided by √head_dim",
+            "init.std",
+            Severity.ERROR if failed else Severity.WARNING,
+        )
 
 
 SATURATED = Rule(

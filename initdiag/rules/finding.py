@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from initdiag.errors import Location
+from initdiag.errors import Place
 
 
 class Severity(StrEnum):
@@ -18,7 +18,7 @@ class Severity(StrEnum):
 class Finding:
     """What was measured against what was expected, in one line; whose it is; where to change what.
 
-    `location` is the line of the config that sets the value at fault, where a config sets it.
+    `location` is who sets the value at fault: a line of the config, or an option of the command line.
     """
 
     rule: str
@@ -27,4 +27,4 @@ class Finding:
     message: str
     subject: str
     help: str
-    location: Location | None
+    location: Place | None

@@ -10,47 +10,52 @@ from initdiag.rules.rule import Evidence, Rule, Trouble
 
 
 def _hot(evidence: Evidence) -> Iterator[Trouble]:
-    std, gate = evidence.measured.logits.std, evidence.gate
-    severity = Severity.ERROR if std > gate.max_logit_std else Severity.WARNING
-    limit = gate.max_logit_std if severity is Severity.ERROR else gate.warn_logit_std
-    if std > gate.warn_logit_std or std > gate.max_logit_std:
-        frozen = math.sqrt(2 * math.log(evidence.subject.vocab_size))
-        state = f"; beyond {frozen:.2f} = √(2 ln V) one token takes all" if std > frozen else ""
-        right = gate.warn_logit_std * evidence.subject.head_std / std if std else 0.0
-        yield Trouble(
-            f"logit std {std:.3f}; expected at most {limit:g} (it alone costs {std**2 / 2:.3g} nats{state})"
-            if std <= frozen
-            else f"logit std {std:.3f}; expected at most {limit:g}{state}",
-            evidence.subject.head,
-            f"draw {evidence.subject.head} with a std of at most {_round_down(right)} (now "
-            f"{evidence.subject.head_std:.3g}), or multiply the logits by {_round_down(gate.warn_logit_std / std)}",
-            "init.std",
-            severity,
-        )
+    std, gate, subject = evidence.measured.logits.std, evidence.gate, evidence.subject
+    if std <= min(gate.warn_logit_std, gate.max_logit_std):
+        return
+    failed = std > gate.max_logit_std
+    frozen = math.sqrt(2 * math.log(subject.vocab_size))
+    state = (
+        f"beyond √(2 ln V) = {frozen:.2f} one token takes all" if std > frozen else f"it costs {std * std / 2:.3g} nats"
+    )
+    right = _round_down(gate.warn_logit_std * subject.head_std / std)
+    yield Trouble(
+        f"logit std {std:.3f}; expected at most {gate.warn_logit_std:g}"
+        + (f", and more than {gate.max_logit_std:g} fails" if failed else "")
+        + f"; {state}",
+        subject.head,
+        f"draw {subject.head} with a std of at most {right} (now {subject.head_std:.3g}); in the config, "
+        f"init: {{scheme: scaled, std: {right}}}; or, in your model's code, multiply the logits by "
+        f"{_round_down(gate.warn_logit_std / std)}",
+        "init.std",
+        Severity.ERROR if failed else Severity.WARNING,
+    )
 
 
 def _predicts_input(evidence: Evidence) -> Iterator[Trouble]:
     subject, own = evidence.subject, evidence.measured.logits.self_logit
     limit = evidence.measured.loss.uniform + evidence.gate.max_self_logit
-    if own > limit:
-        shape = subject.architecture
-        declared = shape.embedding_multiplier != 1
-        std = subject.head_std
-        yield Trouble(
-            f"the model predicts its own input: the input token's logit is {own:.1f} above the others, expected at "
-            f"most {limit:.1f} (ln V + {evidence.gate.max_self_logit:g})"
-            + (f"; the head is tied to an embedding of std {std:.3g}" if shape.tied else ""),
-            subject.head,
-            (
-                "known of tied heads with an embedding multiplier, and it shrinks with depth; to be rid of it, divide "
-                "the logits by the multiplier or untie the head (model.tied: false)"
-                if declared
-                else "draw the embedding with std 0.02 (init: {scheme: scaled, std: 0.02}); or untie the head "
-                "(model.tied: false), or multiply the logits by 1/√d_model as T5 does"
-            ),
-            "model.tied" if shape.tied else "init.scheme",
-            Severity.WARNING if declared else Severity.ERROR,
-        )
+    if own <= limit or not math.isfinite(own):
+        return
+    tied = f"; the head is tied to an embedding of std {subject.head_std:.3g}" if subject.architecture.tied else ""
+    yield Trouble(
+        f"the model predicts its own input: the input token's logit is {own:.1f} above the others, expected at most "
+        f"{limit:.1f} (ln V + {evidence.gate.max_self_logit:g}){tied}",
+        subject.head,
+        DECLARED if subject.declares_multiplier else UNDECLARED,
+        "init.std",
+        Severity.WARNING if subject.declares_multiplier else Severity.ERROR,
+    )
+
+
+DECLARED = (
+    "known of tied heads with an embedding multiplier, and it shrinks with depth; to be rid of it, untie the head "
+    "(model.tied: false) or, in your model's code, divide the logits by the multiplier"
+)
+UNDECLARED = (
+    "draw the embedding with std 0.02 (in the config, init: {scheme: scaled, std: 0.02}) or untie the head "
+    "(model.tied: false); or, in your model's code, multiply the logits by 1/√d_model as T5 does"
+)
 
 
 def _round_down(value: float) -> str:
@@ -78,7 +83,7 @@ HOT = Rule(
 PREDICTS_INPUT = Rule(
     id="LOGIT002",
     name="head-predicts-input",
-    severity="error; warning where an embedding multiplier is declared",
+    severity="error; warning where a declared embedding multiplier explains it",
     what="The logit of the current input token is more than ln V + gate.max_self_logit above the other logits.",
     why="A tied head reads the final state with the very rows that were written into it. The input token's own logit "
     "is then ‖e‖²/std(stream): about d_model/std(stream) for an N(1) embedding. The model is certain that every "

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from initdiag.rules.finding import Severity
 from initdiag.rules.rule import Evidence, Rule, Trouble
+from initdiag.theory.loss import log_sum_exp
+
+FEWEST_LOGITS = 16  # a handful of logits is no distribution
+
+
+def _judged(evidence: Evidence) -> bool:
+    return evidence.subject.vocab_size >= FEWEST_LOGITS
 
 
 def _above(evidence: Evidence) -> Iterator[Trouble]:
     loss, expected = evidence.measured.loss.value, evidence.expected
-    if loss - expected.loss > expected.allowance:
+    if _judged(evidence) and loss - expected.loss > expected.allowance:
         yield Trouble(
             f"loss {loss:.3f} nats is above the {expected.loss:.3f} ± {expected.allowance:.3f} that its own logits "
             "explain",
@@ -23,7 +31,7 @@ def _above(evidence: Evidence) -> Iterator[Trouble]:
 
 def _below(evidence: Evidence) -> Iterator[Trouble]:
     loss, expected = evidence.measured.loss.value, evidence.expected
-    if expected.loss - loss > expected.allowance:
+    if _judged(evidence) and expected.loss - loss > expected.allowance:
         yield Trouble(
             f"loss {loss:.3f} nats is below the {expected.loss:.3f} ± {expected.allowance:.3f} that untrained logits "
             "can reach",
@@ -37,8 +45,9 @@ def _below(evidence: Evidence) -> Iterator[Trouble]:
 def _excess(evidence: Evidence) -> Iterator[Trouble]:
     loss, gate, logits = evidence.measured.loss, evidence.gate, evidence.measured.logits
     if loss.excess > gate.max_excess:
-        identity = logits.self_logit > loss.uniform  # the input token's own logit is what the loss is made of
-        declared = identity and evidence.subject.architecture.embedding_multiplier != 1
+        # is the input token's own logit what the loss is made of, or the spread of all of them?
+        identity = logits.self_logit > log_sum_exp(loss.vocab_size, logits.std, -math.inf)
+        declared = identity and evidence.subject.declares_multiplier
         cause = f"the input token's own logit, {logits.self_logit:.1f}," if identity else f"logit std {logits.std:.3g}"
         yield Trouble(
             f"loss {loss.value:.3f} nats is {loss.excess:.3f} over ln V = {loss.uniform:.3f}; the gate allows "
@@ -56,7 +65,7 @@ ABOVE = Rule(
     severity="error",
     what="The cross-entropy is further above the loss that the logit distribution explains than chance can take it. "
     "That loss is ln((V−1)·exp(s²/2) + exp(m)) per position, with the measured logit std s and self-logit m; chance "
-    "is 5·√(s²/N + (exp(s²)−1)/V) for N targets.",
+    "is 5·√(s²/n + (exp(s²)−1)/V) for n targets. Vocabularies below 16 are not judged.",
     why="An untrained head gives Gaussian logits. When the loss is higher than a Gaussian of the measured width "
     "allows, some logits come from somewhere else: rows of the head with another spread, or targets that the "
     "model is turned against.",
@@ -71,7 +80,8 @@ BELOW = Rule(
     id="LOSS002",
     name="loss-below-expectation",
     severity="error",
-    what="The cross-entropy is further below the loss that the logit distribution explains than chance can take it.",
+    what="The cross-entropy is further below the loss that the logit distribution explains than chance can take it. "
+    "Vocabularies below 16 are not judged.",
     why="Before the first step a model knows nothing about the targets. If it does, the weights are not fresh, the "
     "labels are the inputs, or the future leaks; the run would measure something else than it says.",
     example="A checkpoint loaded by a line that should have been removed: loss 6.1 where 10.98 is expected.",

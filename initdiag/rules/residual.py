@@ -25,17 +25,15 @@ def _judged(evidence: Evidence) -> bool:
 
 
 def _unscaled(evidence: Evidence) -> Iterator[Trouble]:
-    residual, layers = evidence.measured.residual, evidence.subject.architecture.n_layers
+    residual = evidence.measured.residual
     if _judged(evidence) and depth_exponent(residual) > evidence.gate.depth_exponent:
         branches = len(residual.branches)
         first, last = residual.embedding_variance, residual.branches[-1].stream_variance
-        std = evidence.subject.unscaled_residual_std
         yield Trouble(
             f"the stream grows with depth: its variance goes from {first:.3g} to {last:.3g} over {branches} branches, "
             f"whose variances sum to {residual.scaling_ratio:.1f} unscaled branches (scaled: 1, unscaled: {branches})",
             "residual stream",
-            f"draw {evidence.subject.residual_projections} with std {std:.3g}/√(2·{layers}) = "
-            f"{std / math.sqrt(2 * layers):.3g}, as init.scheme: scaled does; many released models leave it so",
+            f"draw {_right_stds(evidence)}; in the config, init.scheme: scaled; many released models leave it so",
             "init.scheme",
             Severity.WARNING if residual.branch_variance_sum > first else Severity.INFO,
         )
@@ -44,22 +42,30 @@ def _unscaled(evidence: Evidence) -> Iterator[Trouble]:
 def _twice(evidence: Evidence) -> Iterator[Trouble]:
     residual, layers = evidence.measured.residual, evidence.subject.architecture.n_layers
     if _judged(evidence) and depth_exponent(residual) < -evidence.gate.depth_exponent:
-        std = evidence.subject.unscaled_residual_std
         yield Trouble(
             f"the branches are too small: their variances sum to {residual.scaling_ratio:.3g} unscaled branches; "
             f"expected about 1, and 1/{2 * layers} = {1 / (2 * layers):.3g} is what scaling twice gives",
             "residual stream",
-            f"apply 1/√(2N) once: draw {evidence.subject.residual_projections} with std {std:.3g}/√(2·{layers}) = "
-            f"{std / math.sqrt(2 * layers):.3g}",
+            f"apply 1/√(2N) once: draw {_right_stds(evidence)}",
             "init.residual_std",
         )
+
+
+def _right_stds(evidence: Evidence) -> str:
+    """Say which std each role of residual projection should have: its unscaled one over √(2N)."""
+    layers = evidence.subject.architecture.n_layers
+    return " and ".join(
+        f"{role} with std {std:.3g}/√(2·{layers}) = {std / math.sqrt(2 * layers):.3g}"
+        for role, std in evidence.subject.residual_stds.items()
+    )
 
 
 UNSCALED = Rule(
     id="RES001",
     name="unscaled-residual",
     severity="warning; info where all branches together are smaller than the embedding",
-    what="The branches of a pre-norm model add up to more than (2N)^gate.depth_exponent unscaled branches.",
+    what="The branches of a pre-norm model add up to more than (2N)^gate.depth_exponent unscaled branches. Fewer than "
+    "four branches are not judged: there is no depth to speak of.",
     why="Every branch adds its variance to the stream, so 2N equal branches make it grow like N: late layers change a "
     "large stream by a small part, and the gradients of early ones differ from those of late ones. The loss does "
     "not see it: GPT-2 small starts at 10.98 either way. Many released models leave it so; it is a choice, not a "
@@ -76,7 +82,7 @@ TWICE = Rule(
     name="residual-scaled-twice",
     severity="error",
     what="The branches of a pre-norm model add up to less than (2N)^−gate.depth_exponent unscaled branches. Branches "
-    "that are exactly zero are a known choice and are not judged.",
+    "that are exactly zero are a known choice; they and models of fewer than four branches are not judged.",
     why="When 1/√(2N) is applied by two hands (in the init function, and again by a loop over names that end in "
     "c_proj.weight), every branch is 2N times too small in variance: the model starts as a near-identity and deep "
     "layers learn late. The loss does not see it.",

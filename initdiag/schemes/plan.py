@@ -58,6 +58,11 @@ class InitPlan:
     def by_name(self) -> dict[str, PlannedParameter]:
         return {entry.parameter.name: entry for entry in self.entries}
 
+    @property
+    def numel(self) -> int:
+        """Entries of all parameters together; a tied one counts once."""
+        return sum(entry.parameter.numel for entry in self.entries)
+
     def with_role(self, *roles: Role) -> tuple[PlannedParameter, ...]:
         return tuple(entry for entry in self.entries if entry.parameter.role in roles)
 

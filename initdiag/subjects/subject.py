@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from initdiag.errors import Location
+from initdiag.errors import Place
 from initdiag.schemes import InitPlan, Role
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from initdiag.model import Architecture
+
+
+UNIT = 1.2  # a logit std that is about 1
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Subject:
     states(module, ids (B, T)) returns what the head reads, (B, T, d_model).
     logits(module, states (…, d_model), rows) returns the logits of a range of the vocabulary, (…, rows), so that
     the logits of all tokens never exist at once.
-    locate(path) says where the config sets a value, for findings that point there.
+    locate(path) says who sets a value of the config, for findings that point there.
     """
 
     name: str
@@ -36,7 +40,7 @@ class Subject:
     build: Callable[[], nn.Module]
     states: Callable[[nn.Module, Tensor], Tensor]
     logits: Callable[[nn.Module, Tensor, slice], Tensor]
-    locate: Callable[[str], Location]
+    locate: Callable[[str], Place]
 
     @property
     def head(self) -> str:
@@ -56,7 +60,17 @@ class Subject:
         return " and ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", entry.parameter.name) for entry in entries))
 
     @property
-    def unscaled_residual_std(self) -> float:
-        """The std of the residual projections before depth scaling (the first one's, where they differ)."""
+    def residual_stds(self) -> dict[str, float]:
+        """The std of each role of residual projection before depth scaling (in the first layer)."""
         entries = self.plan.with_role(*RESIDUAL_PROJECTIONS)
-        return entries[0].unscaled_std if entries else 0.0
+        return {str(entry.parameter.role): entry.unscaled_std for entry in reversed(entries)}
+
+    @property
+    def declares_multiplier(self) -> bool:
+        """Whether a tied head's large self-logit is the work of a declared embedding multiplier.
+
+        It is where the table itself, without the multiplier, would give logits of no more than about unit std, as in
+        Gemma: a multiplier doesn't excuse an N(1) table.
+        """
+        shape = self.architecture
+        return shape.tied and shape.embedding_multiplier > 1 and self.head_std * math.sqrt(shape.d_model) <= UNIT

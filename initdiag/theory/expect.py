@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from initdiag.measure import PositionLogits
+from initdiag.measure import Measurements
+from initdiag.measure.values import total
 from initdiag.schemes import Constant, InitPlan, Role
 from initdiag.subjects import Subject
 from initdiag.theory.gaussian import mean_square
@@ -21,7 +22,7 @@ class Expectations:
     """loss and uniform_targets, in nats, are explained by the measured logits; chance may take the loss `allowance`
     away from it.
 
-    logit_std: σ_head·√d_model, for a unit-RMS final state; None where no norm makes the state so.
+    logit_std: σ_head·√d_model for a normed final state; None where no norm makes it so.
     branch_variances: by residual projection, for MLPs that read a norm.
     scaling_ratio: what the plan promises: Σ over branches of (std / unscaled std)².
     """
@@ -34,54 +35,65 @@ class Expectations:
     scaling_ratio: float
 
 
-def expect(subject: Subject, batch: TokenBatch, positions: tuple[PositionLogits, ...]) -> Expectations:
+def expect(subject: Subject, batch: TokenBatch, measured: Measurements) -> Expectations:
     """Predict the numbers of a run.
 
     Args:
-        positions: the measured logits of every position; only the expected loss depends on them.
+        measured: the loss is expected from the logits of every position; and what a norm makes of its eps depends on
+            the variance of the stream that it reads. Nothing else of it is looked at.
     """
-    random = batch.source == "random"
+    random, positions = batch.source == "random", measured.positions
     allowance = sampling_allowance(
         subject.vocab_size, positions, batch.batch * batch.length if random else batch.distinct_targets
     )
+    streams = [measured.residual.embedding_variance, *(at.stream_variance for at in measured.residual.branches)]
+    reads = {at.projection: streams[at.index - 1] for at in measured.residual.branches if at.projection}
     return Expectations(
         loss=expected_loss(subject.vocab_size, positions),
         uniform_targets=expected_loss(subject.vocab_size, positions, uniform_targets=True),
         allowance=allowance if random else allowance + TEXT_FLOOR,
-        logit_std=logit_std(subject),
-        branch_variances=mlp_branch_variances(subject),
+        logit_std=logit_std(subject, streams[-1]),
+        branch_variances=mlp_branch_variances(subject, reads),
         scaling_ratio=promised_scaling(subject.plan),
     )
 
 
-def logit_std(subject: Subject) -> float | None:
-    """Return σ_head·√d_model·gain: d_model products of a unit-RMS state with iid weights."""
+def logit_std(subject: Subject, stream: float = math.inf) -> float | None:
+    """Return σ_head·√d_model times the RMS of the final state: d_model products of iid weights with a normed state.
+
+    Args:
+        stream: the variance that the last norm reads; inf neglects its eps.
+    """
     shape, plan = subject.architecture, subject.plan
     if not shape.final_norm and shape.placement == "pre":
         return None
     head = plan["token_embedding.weight" if shape.tied else "head.weight"].distribution
     last = "final_norm" if shape.final_norm else f"blocks.{shape.n_layers - 1}.mlp_norm"
-    gain = _gain(plan, f"{last}.weight")
-    return None if gain is None else head.std * gain * math.sqrt(shape.d_model)
+    state = _normed(subject, last, math.inf if shape.final_norm and shape.placement == "post" else stream)
+    return None if state is None else head.std * math.sqrt(shape.d_model * state)
 
 
-def mlp_branch_variances(subject: Subject) -> dict[str, float]:
-    """Return d_ff·σ_out²·E[φ(u)²] + σ_bias², u ~ N(0, d_model·σ_in²·gain² + σ_bias²), for every MLP.
+def mlp_branch_variances(subject: Subject, reads: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Return d_ff·σ_out²·E[φ(u)²] + σ_bias², u ~ N(0, d_model·σ_in²·state² + σ_bias²), for every MLP.
 
-    A gated MLP has E[φ(u)²]·E[w²] in place of E[φ(u)²], u from the gate and w from the input projection. The norm's
-    eps is neglected.
+    `state²` is the mean square of what the norm gives: gain²·v/(v + eps). A gated MLP has E[φ(u)²]·E[w²] in place of
+    E[φ(u)²], u from the gate and w from the input projection.
+
+    Args:
+        reads: the variance v that the norm before each MLP reads, by the MLP's residual projection; eps is neglected
+            where it isn't given.
     """
     shape, plan = subject.architecture, subject.plan
     variances: dict[str, float] = {}
     for layer in range(shape.n_layers):
         mlp = f"blocks.{layer}.mlp"
-        read = "attention_norm" if shape.placement == "post" else "mlp_norm"  # the norm whose output the MLP reads
-        gain = _gain(plan, f"blocks.{layer}.{read}.weight")
-        if gain is None:
+        norm = "attention_norm" if shape.placement == "post" else "mlp_norm"  # the norm whose output the MLP reads
+        state = _normed(subject, f"blocks.{layer}.{norm}", (reads or {}).get(f"{mlp}.out.weight", math.inf))
+        if state is None:
             continue
-        into = _output_variance(plan, f"{mlp}.input", shape.d_model * gain**2)
+        into = _output_variance(plan, f"{mlp}.input", shape.d_model * state)
         if shape.gated:
-            gate = _output_variance(plan, f"{mlp}.gate", shape.d_model * gain**2)
+            gate = _output_variance(plan, f"{mlp}.gate", shape.d_model * state)
             hidden = mean_square(shape.activation, math.sqrt(gate)) * into
         else:
             hidden = mean_square(shape.activation, math.sqrt(into))
@@ -92,18 +104,21 @@ def mlp_branch_variances(subject: Subject) -> dict[str, float]:
 def promised_scaling(plan: InitPlan) -> float:
     """Return Σ (std / unscaled std)² over the residual projections: 1 for 1/√(2N), 2N without scaling."""
     residual = plan.with_role(Role.ATTENTION_OUT, Role.MLP_OUT)
-    return math.fsum(
-        (entry.distribution.std / entry.unscaled_std) ** 2 if entry.unscaled_std else 0.0 for entry in residual
-    )
+    factors = [entry.distribution.std / entry.unscaled_std if entry.unscaled_std else 0.0 for entry in residual]
+    return total(factor * factor for factor in factors)
 
 
 def _output_variance(plan: InitPlan, linear: str, input_square_sum: float) -> float:
     """Return the variance of one output of a linear layer whose inputs' squares sum to `input_square_sum`."""
     bias = plan.by_name.get(f"{linear}.bias")
     weight = plan[f"{linear}.weight"].distribution
-    return input_square_sum * weight.std**2 + (bias.distribution.std**2 if bias else 0.0)
+    return input_square_sum * weight.std * weight.std + (bias.distribution.std * bias.distribution.std if bias else 0.0)
 
 
-def _gain(plan: InitPlan, name: str) -> float | None:
-    scale = plan[name].distribution
-    return scale.value if isinstance(scale, Constant) else None
+def _normed(subject: Subject, norm: str, stream: float) -> float | None:
+    """Return the mean square of a norm's output, gain²·v/(v + eps), or None where its gain is not planned constant."""
+    scale = subject.plan[f"{norm}.weight"].distribution
+    if not isinstance(scale, Constant) or math.isnan(stream):
+        return None
+    shrink = 1.0 if math.isinf(stream) else stream / (stream + subject.architecture.eps)
+    return scale.value * scale.value * shrink

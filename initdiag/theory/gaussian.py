@@ -15,7 +15,7 @@ def _silu(u: float) -> float:
 
 
 def _gelu_tanh(u: float) -> float:
-    return 0.5 * u * (1 + math.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u**3)))  # arXiv 1606.08415, section 2
+    return 0.5 * u * (1 + math.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u * u * u)))  # arXiv 1606.08415, section 2
 
 
 ACTIVATIONS: dict[str, Callable[[float], float]] = {
@@ -36,4 +36,4 @@ def mean_square(activation: str, std: float) -> float:
     """
     phi, step = ACTIVATIONS[activation], 2 * _REACH / _STEPS
     nodes = (-_REACH + step * i for i in range(_STEPS + 1))
-    return math.fsum(phi(std * z) ** 2 * math.exp(-z * z / 2) for z in nodes) * step / math.sqrt(2 * math.pi)
+    return math.fsum(phi(std * z) * phi(std * z) * math.exp(-z * z / 2) for z in nodes) * step / math.sqrt(2 * math.pi)

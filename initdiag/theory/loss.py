@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 
 from initdiag.measure import PositionLogits
+from initdiag.measure.values import total
+
+ROUNDING = 1e-5  # of the loss: a float32 forward is that exact, and where nothing is left to chance it decides
 
 
 def log_sum_exp(vocab_size: int, std: float, self_logit: float) -> float:
@@ -16,7 +19,7 @@ def log_sum_exp(vocab_size: int, std: float, self_logit: float) -> float:
     """
     others = vocab_size - 1
     critical = math.sqrt(2 * math.log(others)) if others > 1 else 0.0
-    rest = math.log(others) + std**2 / 2 if std < critical else max(std * critical, math.log(others))
+    rest = math.log(others) + std * std / 2 if std < critical else max(std * critical, math.log(others))
     high, low = max(rest, self_logit), min(rest, self_logit)
     return high + math.log1p(math.exp(low - high)) if math.isfinite(high) else high
 
@@ -46,16 +49,17 @@ def sampling_allowance(vocab_size: int, positions: Sequence[PositionLogits], ind
     """
     targets, vocabulary = [], []
     for position in positions:
-        variance = position.std**2
+        variance = position.std * position.std
         share = math.exp(min(0.0, position.self_logit - log_sum_exp(vocab_size, position.std, position.self_logit)))
         gumbel = math.pi**2 / 6 * variance / (2 * math.log(vocab_size))
         spread = min(math.expm1(variance) / vocab_size, gumbel) if variance < 700 else gumbel
         targets.append(variance)
         vocabulary.append((1 - share) ** 2 * spread)
-    return 5 * math.sqrt(_mean(targets) / independent_targets + _mean(vocabulary))
+    chance = 5 * math.sqrt(_mean(targets) / independent_targets + _mean(vocabulary))
+    return chance + ROUNDING * max(1.0, expected_loss(vocab_size, positions))
 
 
 def _mean(values: list[float]) -> float:
     if not all(map(math.isfinite, values)):
         return math.nan
-    return math.fsum(values) / len(values)
+    return total(values) / len(values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from initdiag.errors import TokenError
+from initdiag.errors import TokenError, printable
 from initdiag.tokens import files, random_ids, text
 from initdiag.tokens.batch import TokenBatch
 from initdiag.tokens.opening import require_nameable
@@ -40,11 +40,11 @@ def read(settings: TokenSettings, *, vocab_size: int, length: int, seed: int, fo
     _require_consistent(settings)
     if not settings.path:  # which is to say, source: random
         return random_ids.draw(vocab_size=vocab_size, batch=batch, length=length, seed=seed)
-    path = _resolve(settings.path, folder)
+    path, shown = _resolve(settings.path, folder), _as_typed(settings.path)
     if settings.source == "file":
         return files.read(
             path,
-            shown=settings.path,
+            shown=shown,
             dtype=settings.dtype,
             vocab_size=vocab_size,
             batch=batch,
@@ -52,12 +52,12 @@ def read(settings: TokenSettings, *, vocab_size: int, length: int, seed: int, fo
             seed=seed,
         )
     if settings.tokenizer is None:
-        return text.read_bytes(path, shown=settings.path, vocab_size=vocab_size, batch=batch, length=length, seed=seed)
+        return text.read_bytes(path, shown=shown, vocab_size=vocab_size, batch=batch, length=length, seed=seed)
     return text.read_tokenized(
         path,
-        shown=settings.path,
+        shown=shown,
         tokenizer=_resolve(settings.tokenizer, folder),
-        tokenizer_shown=settings.tokenizer,
+        tokenizer_shown=_as_typed(settings.tokenizer),
         vocab_size=vocab_size,
         batch=batch,
         length=length,
@@ -79,6 +79,15 @@ def _require_consistent(settings: TokenSettings) -> None:
             raise TokenError(
                 f"tokens: {name} is {value!r}, but source is {source}, expected source: {' or '.join(meant_for)}"
             )
+
+
+def _as_typed(path: str) -> str:
+    """Return a path as a person would type it: relative where it lies below the current directory, on one line."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # somebody deleted it
+        return printable(path)
+    return printable(str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path)
 
 
 def _resolve(path: str, folder: Path | None) -> Path:

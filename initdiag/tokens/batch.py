@@ -21,6 +21,7 @@ class TokenBatch:
     total: int | None
     vocab_size: int
     path: str | None
+    as_bytes: bool = False  # a text whose bytes are its tokens
 
     @property
     def batch(self) -> int:
@@ -48,11 +49,18 @@ class TokenBatch:
             return f"{self.source}, {self.batch:,} × {self.length:,} uniform ids, {self.distinct:,} distinct"
         windows = "1 window" if self.batch == 1 else f"{self.batch:,} windows"
         whole = "an excerpt" if self.total is None else f"{self.total:,}"
-        return f"{self.path}: {windows} × {self.length:,} tokens of {whole}; {self.distinct:,} distinct"
+        unit = "bytes" if self.as_bytes else "tokens"
+        return f"{self.path}: {windows} × {self.length:,} {unit} of {whole}; {self.distinct:,} distinct"
 
 
 def from_windows(
-    windows: Sequence[tuple[int, ...]], *, source: str, total: int | None, vocab_size: int, path: str | None
+    windows: Sequence[tuple[int, ...]],
+    *,
+    source: str,
+    total: int | None,
+    vocab_size: int,
+    path: str | None,
+    as_bytes: bool = False,
 ) -> TokenBatch:
     """Make a batch of windows (B, T + 1): the first T ids are the inputs, the last T the targets."""
     return TokenBatch(
@@ -62,4 +70,5 @@ def from_windows(
         total=total,
         vocab_size=vocab_size,
         path=path,
+        as_bytes=as_bytes,
     )

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from initdiag.errors import TokenError
+from initdiag.errors import TokenError, printable
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def opened(path: Path, shown: str, *, holding: str = "tokens") -> Iterator[tuple
                 raise TokenError(f"{shown}: the file is empty, expected {holding}")
             yield file, size
     except FileNotFoundError:
-        where = "" if str(path) == shown else f" (looked for {path})"
+        where = "" if str(path) == shown else f" (looked for {printable(str(path))})"
         raise TokenError(f"{shown}: no such file{where}") from None
     except PermissionError:
         raise TokenError(f"{shown}: permission denied, expected a file that can be read") from None

@@ -34,7 +34,7 @@ def read_bytes(path: Path, *, shown: str, vocab_size: int, batch: int, length: i
     outside = first_outside(windows, begins, vocab_size)
     if outside is not None:
         raise TokenError(_outside(shown, outside[0], outside[1], vocab_size))
-    return from_windows(windows, source="text", total=size, vocab_size=vocab_size, path=shown)
+    return from_windows(windows, source="text", total=size, vocab_size=vocab_size, path=shown, as_bytes=True)
 
 
 def read_tokenized(

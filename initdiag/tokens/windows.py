@@ -51,7 +51,9 @@ def require_length(shown: str, total: int, length: int) -> None:
     """Raise TokenError unless one window of T + 1 tokens fits into `total`."""
     if total < length + 1:
         noun = "token" if total == 1 else "tokens"
-        raise TokenError(f"{shown}: too short: found {total:,} {noun}, expected at least T + 1 = {length + 1:,}")
+        raise TokenError(
+            f"{shown}: too short: found {total:,} {noun}, expected at least tokens.length + 1 = {length + 1:,}"
+        )
 
 
 def first_outside(windows: Sequence[tuple[int, ...]], begins: Sequence[int], vocab_size: int) -> tuple[int, int] | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from initdiag import Settings, UsageError, check, compare
 from initdiag.cli.failure import Exit
 from tests.cli.conftest import Initdiag
 
@@ -31,7 +34,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("  n_head: 4", r"^initdiag: my.yaml:7:3: model.n_head: .*did you mean 'n_heads'\?"),
+        ("  n_head: 4", r"^my.yaml:7:3: model.n_head: .*did you mean 'n_heads'\?"),
         ("  d_ff: '256'", r"my.yaml:7:3: model.d_ff: found '256' \(a string\), expected a whole number"),
         ("  n_kv_heads: 3", r"my.yaml:7:3: model.n_kv_heads: 3 does not divide n_heads 4"),
         ("init: {std: -0.02, scheme: gpt2}", r"my.yaml:7:8: init.std: .*-0.02, expected more than 0"),
@@ -76,6 +79,16 @@ def test_all_problems_at_once(initdiag: Initdiag, config: Path) -> None:
         (["compare", "my.yaml", "--schemes", "gpt2,gpt2"], "scheme 'gpt2' is named twice"),
         (["compare", "my.yaml", "--schemes", "gpt2,mup"], "unknown scheme 'mup'"),
         (["compare", "my.yaml", "--seeds", "0"], "--seeds 0: expected at least 1"),
+        (["compare", "my.yaml", "--seeds", "1000000000"], "expected at least 1 and at most 10,000"),
+        (
+            ["check", "my.yaml", "--scheme", "default", "--set", "init.std=0.02"],
+            "--set init.std=0.02: scheme 'default'",
+        ),
+        (["check", "my.yaml", "--set", "gate.select=['']"], "--set gate.select=['']: gate.select: unknown rule ''"),
+        (["check", "my.yaml", "--set", "init.std=1e200"], "--set init.std=1e200: found 1e+200, expected at most 1e+06"),
+        (["check", "my.yaml", "--set", "model.activation=swiglu"], "activation: silu with gated: true"),
+        (["check", "my.yaml", "-o", "my.yaml"], "--output-file my.yaml: it is an input (my.yaml)"),
+        (["check", "my.yaml", "--text", "nope\nx"], "nope\\nx: no such file"),
         (["plan", "my.yaml", "--output-format", "markdown"], "expected one of table, json"),
         (["rule", "LOGIT02"], "did you mean 'LOGIT002'?"),
         (["scheme", "skaled"], "did you mean 'scaled'?"),
@@ -140,3 +153,68 @@ def test_interrupted(initdiag: Initdiag, config: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("initdiag.cli.check.run_check", interrupt)
     ran = initdiag("check", str(config))
     assert ran.code == Exit.INTERRUPTED and "Traceback" not in ran.err
+
+
+def test_a_name_that_is_no_text_loses_no_report(initdiag: Initdiag, config: Path) -> None:
+    """Names are bytes; what can't be printed is escaped wherever it is shown."""
+    name = os.fsdecode(b"my\xff.yaml")
+    Path(name).write_text(CONFIG)
+    for format_ in ("table", "json", "markdown", "github"):
+        ran = initdiag("check", name, "-q", "-o", "out.txt", "--output-format", format_)
+        assert ran.code == 0, ran.err
+        assert re.search(r"my\\+udcff", Path("out.txt").read_text())
+    assert {path.name for path in Path().iterdir()} == {"my.yaml", name, "out.txt"}
+
+
+def test_a_name_can_not_speak_to_github(initdiag: Initdiag, config: Path) -> None:
+    name = "a\n::error::pwned.yaml"
+    Path(name).write_text(CONFIG)
+    lines = initdiag("check", name, "--scheme", "default", "-q", "--output-format", "github").out.splitlines()
+    assert not [line for line in lines if line.startswith("::error::")]
+
+
+def test_a_link_keeps_pointing(initdiag: Initdiag, config: Path) -> None:
+    Path("real.txt").write_text("old")
+    Path("link.txt").symlink_to("real.txt")
+    assert initdiag("check", str(config), "-q", "-o", "link.txt").code == 0
+    assert Path("link.txt").is_symlink() and "verdict: PASS" in Path("real.txt").read_text()
+
+
+def test_a_long_name(initdiag: Initdiag, config: Path) -> None:
+    assert initdiag("check", str(config), "-q", "-o", "x" * 254).code == 0
+    assert "verdict: PASS" in Path("x" * 254).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"targets": (None,)}, "target: found None"),
+        ({"targets": (5,)}, "target: found 5"),
+        ({"targets": (["tiny"],)}, "target: found ['tiny']"),
+        ({"scheme": 3}, "scheme: found 3"),
+        ({"text": b"x"}, "text: found b'x'"),
+        ({"overrides": None}, "overrides: found None"),
+        ({"overrides": "init.std=1"}, "overrides: found 'init.std=1'"),
+        ({"overrides": [1]}, "overrides: found 1"),
+        ({"settings": {}}, "settings: found {}"),
+        ({"settings": "float32"}, "settings: found 'float32'"),
+    ],
+)
+def test_an_argument_of_the_wrong_type(arguments: dict[str, Any], says: str) -> None:
+    targets = arguments.pop("targets", ("tiny",))
+    with pytest.raises(UsageError, match="^" + re.escape(says)):
+        check(*targets, **arguments)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"dtype": None}, {"threads": "4"}, {"threads": True}, {"threads": 1.5}, {"device": 3}]
+)
+def test_settings_of_the_wrong_type(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="found"):
+        Settings(**wrong)
+
+
+@pytest.mark.parametrize("seeds", [1.5, "2", None, True])
+def test_seeds_of_the_wrong_type(seeds: Any) -> None:
+    with pytest.raises(UsageError, match=r"^seeds: found"):
+        compare("tiny", seeds=seeds)

@@ -27,7 +27,7 @@ def test_check_passes(initdiag: Initdiag) -> None:
 def test_check_fails_and_says_why(initdiag: Initdiag) -> None:
     ran = initdiag("check", "tiny", "--scheme", "default", *SMALL)
     assert ran.code == 1
-    assert "error LOGIT002 head-predicts-input at configs/tiny.yaml:5:1" in ran.out
+    assert "error LOGIT002 head-predicts-input\n  at --scheme default\n" in ran.out
     assert "instead:" in ran.out and "verdict: FAIL" in ran.out
 
 
@@ -184,3 +184,48 @@ def test_python_returns_the_same_report(initdiag: Initdiag) -> None:
     mapping = yaml.safe_load((Path(__file__).parents[2] / "configs" / "tiny.yaml").read_text())
     mapping["model"]["n_layers"] = 2
     assert library.check(mapping).run.measured.loss.value == document["loss"]["value"]
+
+
+def test_findings_point_at_who_sets_the_value(initdiag: Initdiag) -> None:
+    """A line of the file, or the option that stands in its place."""
+    arguments = ("check", "tiny", "--output-format", "json", *SMALL)
+    by_option = json.loads(initdiag(*arguments, "--scheme", "default").out)["findings"]
+    assert {(one["file"], one["line"], one["option"]) for one in by_option} == {(None, None, "--scheme default")}
+    by_set = json.loads(initdiag(*arguments, "--set", "init.std=0.5").out)["findings"]
+    assert "--set init.std=0.5" in {one["option"] for one in by_set}
+    by_file = json.loads(initdiag("check", "bad", "--output-format", "json", *SMALL).out)["findings"]
+    assert {one["file"] for one in by_file} == {"configs/bad.yaml"} and by_file[0]["line"] > 1
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_text_says_that_bytes_are_its_tokens(initdiag: Initdiag) -> None:
+    Path("my text.txt").write_text("the quick brown fox " * 60)
+    ran = initdiag("check", "tiny", *SMALL, "--text", "my text.txt")
+    assert "tokens: my text.txt: 2 windows × 128 bytes of 1,200; 16 distinct" in ran.out
+
+
+def test_compare_says_what_it_means(initdiag: Initdiag) -> None:
+    ran = initdiag("compare", "tiny", "--schemes", "gpt2,scaled", "--seeds", "2", *SMALL)
+    assert "(seed 0; in 2 of 2 seeds)" in ran.out.replace("\n    ", " ")
+    assert "all schemes on one scale, seed 0" in ran.out.replace("\n", " ")
+    assert "Picked by, in this order: fewest errors" in ran.out.replace("\n  ", " ")
+    assert "initdiag check tiny --scheme gpt2" in ran.out
+    alone = initdiag("compare", "tiny", "--schemes", "scaled", *SMALL)
+    assert alone.code == 0 and "same weights" not in alone.out
+
+
+def test_compare_drops_what_only_some_schemes_have(initdiag: Initdiag) -> None:
+    ran = initdiag("compare", "tiny", *SMALL, "--set", "init.std=0.03", "--output-format", "json")
+    settings = {run["scheme"]: run["scheme_parameters"] for run in json.loads(ran.out)["runs"]}
+    assert settings["default"] == {} and settings["gpt2"] == {"std": 0.03}
+
+
+def test_the_python_interface_is_what_it_says() -> None:
+    assert set(dir(library)) >= {"check", "compare", "plan", "Report", "Settings", "InitdiagError"}
+    assert not {"Any", "TYPE_CHECKING"} & set(dir(library))
+    compared = library.compare("tiny", schemes="gpt2,scaled", overrides=["model.n_layers=1"])
+    assert [run.scheme for run in compared.runs] == ["gpt2", "scaled"]
+    assert repr(compared) == "<Report: pass, 2 runs; print() shows it>"
+    mapping = {"model": {"vocab_size": 64, "context": 16, "d_model": 16, "n_layers": 1, "n_heads": 2}}
+    layers = library.check(mapping, overrides=["model.n_layers=3"]).run.subject.architecture.n_layers
+    assert layers == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def imported(arguments: list[str]) -> set[str]:
     code = (
         "import sys, atexit\n"
         f"sys.argv = ['initdiag', *{arguments!r}]\n"
-        "from initdiag.cli.main import main\n"
+        "from initdiag.cli.entry import main\n"
         "atexit.register(lambda: sys.stderr.write('\\nIMPORTED ' + ' '.join(sorted(sys.modules))))\n"
         "main()\n"
     )
@@ -80,6 +81,55 @@ def test_module_and_script_are_the_same_program() -> None:
     assert ran.stdout == initdiag("scheme", "gpt2").stdout
 
 
+@pytest.mark.parametrize(
+    "arguments", ["check {} -q", "check {} -q --output-format json", "rule", "plan {} -q", "schema"]
+)
+def test_a_reader_who_reads_nothing_is_no_failure(arguments: str) -> None:
+    code = f"{sys.executable} -m initdiag {arguments.format(CONFIG)} | true; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", code], capture_output=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), (">/dev/full", 2)])
+def test_a_stream_that_is_closed_or_full(closed: str, code: int) -> None:
+    ran = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m initdiag check {CONFIG} -q {closed}"], capture_output=True, check=False
+    )
+    assert ran.returncode == code
+    assert b"internal error" not in ran.stderr and b"Traceback" not in ran.stderr
+    if code:
+        assert ran.stderr.strip() == b"initdiag: can't write to stdout: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [("tiny --set model.d_model=0", b"--set model.d_model=0: "), ("tiny --text x", b"the current directory")],
+)
+def test_a_current_directory_that_is_gone(tmp_path: Path, arguments: str, says: bytes) -> None:
+    """torch itself can't be loaded there (oneMKL looks for its libraries), but what is wrong before it can be said."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = f"cd {gone} && rmdir {gone} && {sys.executable} -P -m initdiag check {arguments}"
+    ran = subprocess.run(["bash", "-c", code], capture_output=True, check=False)
+    assert ran.returncode == 2 and says in ran.stderr and b"internal error" not in ran.stderr
+
+
+def test_too_little_memory_is_said_so() -> None:
+    sizes = "--set tokens.batch=20000 --set model.d_model=512 --set model.n_layers=1"
+    code = f"ulimit -v 4000000; {sys.executable} -m initdiag check {CONFIG} -q {sizes}"
+    ran = subprocess.run(["bash", "-c", code], capture_output=True, check=False)
+    assert ran.returncode == 2
+    assert b"ran out of memory" in ran.stderr and b"Use a smaller batch or length" in ran.stderr
+
+
+@pytest.mark.parametrize("width", ["1", "20", "28"])
+def test_the_narrowest_terminal_cuts_no_number(width: str) -> None:
+    out = initdiag("check", CONFIG, "-q", COLUMNS=width).stdout.decode()
+    whole = initdiag("check", CONFIG, "-q", COLUMNS="200").stdout.decode()
+    numbers = set(re.findall(r"\d\.\d{3,}", "\n".join(whole.splitlines()[5:20])))
+    assert numbers and numbers <= set(re.findall(r"\d\.\d{3,}", out))
+
+
 def test_a_reader_that_leaves_is_no_failure() -> None:
     code = f"{sys.executable} -m initdiag check {CONFIG} {CONFIG} -q | head -1; exit ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", code], capture_output=True, check=False)
@@ -108,16 +158,18 @@ def test_an_ascii_terminal(environment: dict[str, str], arguments: list[str]) ->
     assert b"Traceback" not in ran.stderr
 
 
-def test_ctrl_c() -> None:
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 3.5, 5.0])
+def test_ctrl_c(seconds: float) -> None:
+    """At any moment: while torch is imported, and inside a forward, where C++ or a weak reference may swallow it."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "initdiag", "compare", CONFIG, "--seeds", "100000"],
+        [sys.executable, "-m", "initdiag", "compare", CONFIG, "--seeds", "10000"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    time.sleep(4)  # long enough to be in the middle of a run; correct at any other moment too
+    time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, err
     assert out == b"" and b"Traceback" not in err and b"interrupted" in err
 
 

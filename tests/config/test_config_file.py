@@ -163,10 +163,13 @@ def test_an_endless_mapping_is_refused() -> None:
 
 def test_another_scheme_drops_the_parameters_that_it_does_not_have() -> None:
     gpt2 = load("gpt2", ["init.residual_std=0.01", "init.seed=5"])
-    assert with_init(gpt2, scheme="default").config.init.model_dump() == {
+    with pytest.raises(UsageError, match=r"^--set init.residual_std=0.01: scheme 'default' has no parameter"):
+        with_init(gpt2, scheme="default")
+    assert with_init(gpt2, scheme="default", drop_options=True).config.init.model_dump() == {
         "scheme": "default", "std": None, "residual_std": None, "seed": 5,
     }  # fmt: skip
-    assert with_init(gpt2, scheme="gpt2").config.init.parameters == {"std": 0.02}
+    assert with_init(gpt2, scheme="gpt2", drop_options=True).config.init.parameters == {"std": 0.02}
+    assert with_init(load("gpt2"), scheme="default").config.init.parameters == {}
     assert with_init(gpt2, scheme="scaled").config.init.parameters == {"std": 0.02, "residual_std": 0.01}
     assert with_init(gpt2, seed=7).config.init.seed == 7
     assert gpt2.config.init.seed == 5, "the original stays as it is"

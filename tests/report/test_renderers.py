@@ -76,7 +76,7 @@ def test_colour_only_where_it_is_wanted(checked: Report) -> None:
 def test_words_stand_beside_colours(checked: Report) -> None:
     text = render(checked, "table")
     assert "verdict: FAIL (1 error, 1 warning)" in text
-    assert "error LOSS001 a-rule at configs/tiny.yaml:3:2" in text
+    assert "error LOSS001 a-rule\n  at configs/tiny.yaml:3:2\n" in text
     assert "warning RES001" in text
 
 
@@ -118,6 +118,7 @@ def test_json_of_one_target_is_flat(checked: Report) -> None:
         "file": "configs/tiny.yaml",
         "line": 3,
         "column": 2,
+        "option": None,
     }
     assert document["verdict"] == "fail"
 

