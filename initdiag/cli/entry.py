@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+INTERRUPTED = 130  # as in cli/failure.py, which isn't imported yet when it is needed here
 
 
 def main() -> None:
     """Run the program and exit with its code."""
     try:
         from initdiag.cli.main import run
+
+        code = run()
     except KeyboardInterrupt:
-        sys.exit(130)
-    sys.exit(run())
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        # An interrupt inside torch's import makes Python kill itself by SIGINT at its exit, whatever was caught.
+        os._exit(INTERRUPTED)
+    sys.exit(code)

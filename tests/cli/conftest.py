@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from initdiag.cli.entry import main
+from initdiag.cli.main import run as program
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,9 @@ def initdiag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     def run(*arguments: str) -> Ran:
         monkeypatch.setattr(sys, "argv", ["initdiag", *arguments])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main()
+        code = program()
         streams = capsys.readouterr()
-        return Ran(int(stop.value.code or 0), streams.out, streams.err)
+        return Ran(code, streams.out, streams.err)
 
     return run
 
