@@ -11,6 +11,7 @@ help: ## list the targets
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) --editable .
+	$(BIN)/python -m compileall -q initdiag
 	touch $@
 
 .venv/tested: .venv/installed

@@ -39,6 +39,14 @@ def test_float16_beyond_its_range_is_not_finite(seed: int) -> None:
     assert "NUM001" in found
 
 
+def test_advice_is_never_nan() -> None:
+    for seed in range(6):
+        overrides = [*SMALL, "model.vocab_size=2048", "init.std=15500", "init.residual_std=15500"]
+        settings = initdiag.Settings(dtype="float16")
+        report = initdiag.check("tiny", seed=seed, overrides=overrides, settings=settings)
+        assert not [finding for finding in report.findings if "nan" in finding.help]
+
+
 def test_a_large_std_is_hot_but_finite() -> None:
     assert {"LOGIT001", "NUM001"} & rules("init.std=1e6", "model.tied=false") == {"LOGIT001"}
 

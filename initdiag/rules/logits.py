@@ -11,7 +11,7 @@ from initdiag.rules.rule import Evidence, Rule, Trouble
 
 def _hot(evidence: Evidence) -> Iterator[Trouble]:
     std, gate, subject = evidence.measured.logits.std, evidence.gate, evidence.subject
-    if std <= min(gate.warn_logit_std, gate.max_logit_std):
+    if not math.isfinite(std) or std <= min(gate.warn_logit_std, gate.max_logit_std):
         return
     failed = std > gate.max_logit_std
     frozen = math.sqrt(2 * math.log(subject.vocab_size))
