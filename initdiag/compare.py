@@ -51,6 +51,7 @@ def compare(
     from initdiag.report import Report
     from initdiag.schemes import scheme_named
 
+    require_type("schemes", schemes, (str, Iterable), "names of schemes")
     names = tuple(schemes.split(",")) if isinstance(schemes, str) else tuple(schemes)
     for name in names:
         require_type("schemes", name, (str,), "names of schemes")

@@ -218,3 +218,9 @@ def test_settings_of_the_wrong_type(wrong: dict[str, Any]) -> None:
 def test_seeds_of_the_wrong_type(seeds: Any) -> None:
     with pytest.raises(UsageError, match=r"^seeds: found"):
         compare("tiny", seeds=seeds)
+
+
+@pytest.mark.parametrize("schemes", [5, None, [3]])
+def test_schemes_of_the_wrong_type(schemes: Any) -> None:
+    with pytest.raises(UsageError, match=r"^schemes: found"):
+        compare("tiny", schemes=schemes)
