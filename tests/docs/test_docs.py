@@ -36,7 +36,9 @@ def test_shown_output_is_real(page: Path, block: console.Shown) -> None:
         re.sub(r"[▏▎▍▌▋▊▉█▁▂▃▄▅▆▇]+", "", NUMBER.sub("0", block.output)).split()
     ), f"run `make docs` for {page.name}"
     for new, old in zip(NUMBER.findall(fresh), NUMBER.findall(block.output), strict=True):
-        assert float(new.replace(",", "")) == pytest.approx(float(old.replace(",", "")), rel=1e-3), block.command
+        assert float(new.replace(",", "")) == pytest.approx(float(old.replace(",", "")), rel=1e-3, abs=1e-6), (
+            block.command
+        )
 
 
 def test_the_readme_shows_what_people_will_see_first() -> None:
