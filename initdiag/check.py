@@ -53,13 +53,11 @@ def check(
         ConfigError, UsageError, TokenError, PlanError: bad input, before anything runs.
         RunError: the forward could not be run.
     """
-    from initdiag.engines import Settings
     from initdiag.report import Report
 
     if not targets:
         raise UsageError("nothing to check; expected a config file or the name of a shipped config")
-    settings = Settings() if settings is None else settings
-    require_type("settings", settings, (Settings,), "initdiag.Settings(...)")
+    settings = as_settings(settings)
     overrides = as_overrides(overrides)
     files = [configure(target, scheme, seed, overrides, text, tokens, tokenizer) for target in targets]
     cases = [prepare(file) for file in files]
@@ -68,6 +66,18 @@ def check(
         told = f"run {i + 1} of {len(cases)}: " if len(cases) > 1 else ""
         runs.append(diagnose(case, settings, progress, told=told)[0])
     return Report(tuple(runs), command)
+
+
+def as_settings(settings: Settings | None) -> Settings:
+    """Return the settings, or the defaults.
+
+    Raises:
+        UsageError: they are something else.
+    """
+    from initdiag.engines import Settings
+
+    require_type("settings", settings, (Settings, NoneType), "initdiag.Settings(...)")
+    return settings or Settings()
 
 
 def as_overrides(overrides: Sequence[str]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from initdiag.check import Progress, as_overrides, configure, diagnose, prepare
+from initdiag.check import Progress, as_overrides, as_settings, configure, diagnose, prepare
 from initdiag.errors import UsageError, require_type
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ def compare(
     Raises:
         As `check`; UsageError too for no scheme, one named twice, or less than one seed.
     """
-    from initdiag.engines import Settings
     from initdiag.report import Report
     from initdiag.schemes import scheme_named
 
@@ -63,8 +62,7 @@ def compare(
     require_type("seeds", seeds, (int,), "a whole number")
     if not 1 <= seeds <= MOST_SEEDS:
         raise UsageError(f"--seeds {seeds}: expected at least 1 and at most {MOST_SEEDS:,}")
-    settings = Settings() if settings is None else settings
-    require_type("settings", settings, (Settings,), "initdiag.Settings(...)")
+    settings = as_settings(settings)
     file = configure(target, None, seed, as_overrides(overrides), text, tokens, tokenizer)
     first = file.config.init.seed
     # of the first seed, all cases before anything runs, so that whatever is wrong is told at once; the others later
@@ -82,16 +80,16 @@ def compare(
 
 def pick(runs: Sequence[Run]) -> Pick:
     """Choose: no errors, then few warnings, then a stream that keeps its size, then little excess."""
+    from initdiag.measure import mean
     from initdiag.report import Pick
+    from initdiag.report.compared import by_scheme
     from initdiag.rules import Severity
 
-    groups: dict[str, list[Run]] = {}
-    for run in runs:
-        groups.setdefault(run.scheme, []).append(run)
+    groups = by_scheme(runs)
 
     def badness(scheme: str) -> tuple[float, float, float, float]:
         group = groups[scheme]
-        growth = _mean(
+        growth = mean(
             [
                 abs(math.log(run.measured.residual.scaling_ratio))
                 if 0 < run.measured.residual.scaling_ratio < math.inf
@@ -99,7 +97,7 @@ def pick(runs: Sequence[Run]) -> Pick:
                 for run in group
             ]
         )
-        excess = _mean([run.measured.loss.uniform_targets - run.measured.loss.uniform for run in group])
+        excess = mean([run.measured.loss.uniform_targets - run.measured.loss.uniform for run in group])
         return (
             sum(run.count(Severity.ERROR) for run in group) / len(group),
             sum(run.count(Severity.WARNING) for run in group) / len(group),
@@ -110,15 +108,11 @@ def pick(runs: Sequence[Run]) -> Pick:
     best = min(groups, key=badness)
     errors, warnings, _, _ = badness(best)
     group = groups[best]
-    ratio = _mean([run.measured.residual.scaling_ratio for run in group])
-    excess = _mean([run.measured.loss.excess for run in group])
+    ratio = mean([run.measured.residual.scaling_ratio for run in group])
+    excess = mean([run.measured.loss.excess for run in group])
     per_run = " per run" if len(group) > 1 else ""
     return Pick(
         best,
         f"{errors:g} errors and {warnings:g} warnings{per_run}, scaling ratio {ratio:.3g}, excess {excess:.3f} nats. "
         "Picked by, in this order: fewest errors, fewest warnings, scaling ratio nearest to 1, least excess",
     )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan

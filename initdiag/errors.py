@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,15 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def as_typed(path: Path) -> str:
+    """Return a path as a person would type it: relative where it lies below the current directory, on one line."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # somebody deleted it
+        return printable(str(path))
+    return printable(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def require_one_of(option: str, value: str, choices: Iterable[str]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from initdiag.check import Progress, as_overrides, configure
-from initdiag.errors import require_type
+from initdiag.check import Progress, as_overrides, as_settings, configure
 
 if TYPE_CHECKING:
     from initdiag.engines import Settings
@@ -24,10 +23,9 @@ def plan(
 ) -> Planned:
     """Plan and draw the weights of a target; nothing is run. Arguments and errors as of `check`."""
     from initdiag import subjects
-    from initdiag.engines import Settings, import_torch
+    from initdiag.engines import import_torch
 
-    settings = Settings() if settings is None else settings
-    require_type("settings", settings, (Settings,), "initdiag.Settings(...)")
+    settings = as_settings(settings)
     file = configure(target, scheme, seed, as_overrides(overrides))
     subject = subjects.load(file)
     if progress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-INTERRUPTED = 130  # as in cli/failure.py, which isn't imported yet when it is needed here
+from initdiag.cli.failure import Exit  # it imports little itself
 
 
 def main() -> None:
@@ -15,8 +15,8 @@ def main() -> None:
 
         code = run()
     except KeyboardInterrupt:
-        code = INTERRUPTED
-    if code == INTERRUPTED:
+        code = Exit.INTERRUPTED
+    if code == Exit.INTERRUPTED:
         # An interrupt inside torch's import makes Python kill itself by SIGINT at its exit, whatever was caught.
-        os._exit(INTERRUPTED)
+        os._exit(code)
     sys.exit(code)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +54,6 @@ def top(
 
 def run() -> int:
     """Run the program and return its exit code."""
-    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")  # torch's complaint; nothing here needs it
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the shell: `>&-`
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the exit

@@ -10,12 +10,12 @@ from typing import Any
 
 from initdiag.config import presets
 from initdiag.config.config_file import ConfigFile, from_here
-from initdiag.config.overrides import apply, name_of
+from initdiag.config.overrides import Overridden, apply, name_of
 from initdiag.config.schema import Config
 from initdiag.config.validate import Fault, plain, validate
 from initdiag.config.wording import dotted, found, one_line
 from initdiag.config.yaml import parse
-from initdiag.errors import ConfigError, Location, Problem, did_you_mean, printable
+from initdiag.errors import ConfigError, Location, Problem, as_typed, did_you_mean, printable
 
 MAX_BYTES = 1_000_000  # a config has a few hundred; PyYAML takes about 10 s for 1 MB
 
@@ -35,20 +35,15 @@ def load(target: str, overrides: Sequence[str] = ()) -> ConfigFile:
     path, shown = _find(target)
     document = parse(_read(path, shown), printable(shown))
     edit = apply(document.value, overrides)
-    origins = _Origins(shown, document.locations, edit.origins)
-    result = validate(plain(edit.raw))
-    if not isinstance(result, Config):
-        raise ConfigError([*origins.problems(result), *edit.problems])
-    if edit.problems:
-        raise ConfigError(edit.problems)
+    config = _validated(edit, _Origins(shown, document.locations, edit.origins))
     return ConfigFile(
         name=printable(path.stem),
         target=printable(target),
         path=path,
         folder=path.parent,
-        config=_from_here(result, edit.origins),
+        config=_from_here(config, edit.origins),
         locations=document.locations,
-        options={key: name_of(override) for key, override in edit.origins.items()},
+        options=_options(edit),
     )
 
 
@@ -62,15 +57,22 @@ def from_mapping(mapping: Mapping[str, Any] | Config, name: str, overrides: Sequ
     """
     if not isinstance(mapping, Mapping | Config):
         raise ConfigError([Problem(f"{found(mapping)}, expected a mapping or a Config", name)])
-    raw = plain(mapping)
-    edit = apply(raw, overrides)
+    edit = apply(plain(mapping), overrides)
+    config = _validated(edit, _Origins(name, {}, edit.origins))
+    return ConfigFile(name, name, Path(name), Path(), config, options=_options(edit))
+
+
+def _options(edit: Overridden) -> dict[_Key, str]:
+    return {key: name_of(override) for key, override in edit.origins.items()}
+
+
+def _validated(edit: Overridden, origins: _Origins) -> Config:
     result = validate(plain(edit.raw))
     if not isinstance(result, Config):
-        raise ConfigError([*_Origins(name, {}, edit.origins).problems(result), *edit.problems])
+        raise ConfigError([*origins.problems(result), *edit.problems])
     if edit.problems:
         raise ConfigError(edit.problems)
-    options = {key: name_of(override) for key, override in edit.origins.items()}
-    return ConfigFile(name, name, Path(name), Path(), result, options=options)
+    return result
 
 
 @dataclass(frozen=True)
@@ -152,22 +154,13 @@ def _find(target: str) -> tuple[Path, str]:
         raise _stop(target, f"can't be read: {error.strerror}") from None
     if target in presets.names():
         path = presets.path_of(target)
-        return path, _shown(path)
+        return path, as_typed(path)
     near = {file.stem: file.name for file in path.parent.glob("*.y*ml")} if path.suffix else {}
     stems = difflib.get_close_matches(path.stem, near, n=1)  # a common ending makes no two names alike
     guess = f" (did you mean '{near[stems[0]]}'?)" if stems else ""
     guess = guess or did_you_mean(path.stem, presets.names())
     message = f"no such file, and no shipped config of that name; shipped are {', '.join(presets.names())}{guess}"
     raise _stop(target or "''", message)
-
-
-def _shown(path: Path) -> str:
-    """Return the path of a shipped config as short as it can be written from here."""
-    try:
-        here = Path.cwd()
-    except FileNotFoundError:  # somebody deleted it
-        return str(path)
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def _read(path: Path, shown: str) -> str:

@@ -7,6 +7,8 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from initdiag.errors import printable
+
 WIDTH = 80  # characters of the user's own text in one message
 
 _SHORT = reprlib.Repr()
@@ -46,9 +48,8 @@ AT_ITS_START = (  # faults that are understood where the construct begins, not w
 
 def one_line(text: str, width: int = WIDTH) -> str:
     """Return text with what can't be printed escaped, cut to a width."""
-    text = text[: width + 1]
-    printable = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-    return printable if len(printable) <= width else printable[: width - 1] + "…"
+    shown = printable(text[: width + 1])
+    return shown if len(shown) <= width else shown[: width - 1] + "…"
 
 
 def dotted(path: Sequence[str | int]) -> str:

@@ -11,6 +11,8 @@ from initdiag.measure.values import (
     ParameterMeasure,
     PositionLogits,
     ResidualMeasure,
+    mean,
+    total,
 )
 
 __all__ = [
@@ -22,4 +24,6 @@ __all__ = [
     "ParameterMeasure",
     "PositionLogits",
     "ResidualMeasure",
+    "mean",
+    "total",
 ]

@@ -16,6 +16,12 @@ def total(values: Iterable[float]) -> float:
         return sum(values)
 
 
+def mean(values: Iterable[float]) -> float:
+    """Return the mean, or nan where a value isn't finite."""
+    values = list(values)
+    return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
+
+
 @dataclass(frozen=True)
 class LossMeasure:
     """Cross-entropies in nats, averaged over the N = B·T targets.

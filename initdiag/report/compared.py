@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.cells import cell_len
 
@@ -22,7 +22,7 @@ Groups = Mapping[str, Sequence[Run]]
 
 def compared(report: Report, style: Style) -> str:
     """Render a comparison."""
-    groups = by_scheme(report)
+    groups = by_scheme(report.runs)
     first = report.runs[0]
     seeds = sorted({run.seed for run in report.runs})
     told = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds ({seeds[0]} to {seeds[-1]}), mean ± std"
@@ -53,10 +53,10 @@ def compared(report: Report, style: Style) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def by_scheme(report: Report) -> dict[str, list[Run]]:
+def by_scheme(runs: Iterable[Run]) -> dict[str, list[Run]]:
     """Group the runs of a comparison, schemes in the order in which they were asked for."""
     groups: dict[str, list[Run]] = {}
-    for run in report.runs:
+    for run in runs:
         groups.setdefault(run.scheme, []).append(run)
     return groups
 

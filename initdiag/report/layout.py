@@ -31,19 +31,19 @@ class Column:
     optional: int = 0
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], style: Style, gap: int = GAP) -> str:
-    """Lay out a table, its columns `gap` (1 or 2) apart.
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], style: Style) -> str:
+    """Lay out a table.
 
     Where the width is not enough, optional columns go; after them words wrap, numbers never.
     """
     kept = list(range(len(columns)))
-    while style.width is not None and _width(columns, rows, kept, gap) > style.width:
+    while style.width is not None and _width(columns, rows, kept) > style.width:
         optional = max(kept, key=lambda i: columns[i].optional)
         if not columns[optional].optional:
             break
         kept.remove(optional)
     box: Box = ASCII2 if style.ascii else SIMPLE_HEAD
-    grid = Table(box=box, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), header_style="bold")
+    grid = Table(box=box, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), header_style="bold")
     for i in kept:
         column = columns[i]
         grid.add_column(
@@ -55,16 +55,16 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], style: Style
         )
     for row in rows:
         grid.add_row(*(Text(style.text(row[i])) for i in kept))
-    least = sum((_widest(columns, rows, i) if columns[i].number else WORDS) + gap for i in kept)
-    return _print(grid, style, _width(columns, rows, kept, gap), least)
+    least = sum((_widest(columns, rows, i) if columns[i].number else WORDS) + GAP for i in kept)
+    return _print(grid, style, _width(columns, rows, kept), least)
 
 
 def _widest(columns: Sequence[Column], rows: Sequence[Sequence[str]], i: int) -> int:
     return max(cell_len(text) for text in [columns[i].heading, *(row[i] for row in rows)])
 
 
-def _width(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Iterable[int], gap: int) -> int:
-    return sum(_widest(columns, rows, i) + gap for i in kept)
+def _width(columns: Sequence[Column], rows: Sequence[Sequence[str]], kept: Iterable[int]) -> int:
+    return sum(_widest(columns, rows, i) + GAP for i in kept)
 
 
 def _print(renderable: Table | Text, style: Style, natural: int, least: int = 1) -> str:

@@ -35,7 +35,7 @@ def _run(run: Run) -> str:
 
 
 def _comparison(report: Report) -> str:
-    groups = by_scheme(report)
+    groups = by_scheme(report.runs)
     labels, cells = comparison_rows(groups)
     rows = [[label.strip(), *row] for label, row in zip(labels, cells, strict=True)]
     rows.append(["verdict", *(max((run.verdict for run in runs), key="fail".__eq__) for runs in groups.values())])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from initdiag.rules.finding import Severity
 from initdiag.rules.rule import Evidence, Rule, Trouble
-from initdiag.theory.loss import log_sum_exp
+from initdiag.theory import log_sum_exp
 
 FEWEST_LOGITS = 16  # a handful of logits is no distribution
 

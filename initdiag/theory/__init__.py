@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from initdiag.theory.expect import Expectations, expect
+from initdiag.theory.loss import log_sum_exp
 
-__all__ = ["Expectations", "expect"]
+__all__ = ["Expectations", "expect", "log_sum_exp"]

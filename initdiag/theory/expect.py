@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from initdiag.measure import Measurements
-from initdiag.measure.values import total
+from initdiag.measure import Measurements, total
 from initdiag.schemes import Constant, InitPlan, Role
 from initdiag.subjects import Subject
 from initdiag.theory.gaussian import mean_square

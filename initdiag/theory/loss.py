@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from initdiag.measure import PositionLogits
-from initdiag.measure.values import total
+from initdiag.measure import PositionLogits, mean
 
 ROUNDING = 1e-5  # of the loss: a float32 forward is that exact, and where nothing is left to chance it decides
 
@@ -37,7 +36,7 @@ def expected_loss(vocab_size: int, positions: Sequence[PositionLogits], *, unifo
             return position.self_logit / vocab_size
         return position.self_logit if position.target_is_self else 0.0
 
-    return _mean([log_sum_exp(vocab_size, at.std, at.self_logit) - target(at) for at in positions])
+    return mean([log_sum_exp(vocab_size, at.std, at.self_logit) - target(at) for at in positions])
 
 
 def sampling_allowance(vocab_size: int, positions: Sequence[PositionLogits], independent_targets: int) -> float:
@@ -55,11 +54,5 @@ def sampling_allowance(vocab_size: int, positions: Sequence[PositionLogits], ind
         spread = min(math.expm1(variance) / vocab_size, gumbel) if variance < 700 else gumbel
         targets.append(variance)
         vocabulary.append((1 - share) ** 2 * spread)
-    chance = 5 * math.sqrt(_mean(targets) / independent_targets + _mean(vocabulary))
+    chance = 5 * math.sqrt(mean(targets) / independent_targets + mean(vocabulary))
     return chance + ROUNDING * max(1.0, expected_loss(vocab_size, positions))
-
-
-def _mean(values: list[float]) -> float:
-    if not all(map(math.isfinite, values)):
-        return math.nan
-    return total(values) / len(values)

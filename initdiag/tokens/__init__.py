@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from initdiag.errors import TokenError, printable
+from initdiag.errors import TokenError, as_typed
 from initdiag.tokens import files, random_ids, text
 from initdiag.tokens.batch import TokenBatch
 from initdiag.tokens.opening import require_nameable
@@ -40,7 +40,7 @@ def read(settings: TokenSettings, *, vocab_size: int, length: int, seed: int, fo
     _require_consistent(settings)
     if not settings.path:  # which is to say, source: random
         return random_ids.draw(vocab_size=vocab_size, batch=batch, length=length, seed=seed)
-    path, shown = _resolve(settings.path, folder), _as_typed(settings.path)
+    path, shown = _resolve(settings.path, folder), as_typed(Path(settings.path))
     if settings.source == "file":
         return files.read(
             path,
@@ -57,7 +57,7 @@ def read(settings: TokenSettings, *, vocab_size: int, length: int, seed: int, fo
         path,
         shown=shown,
         tokenizer=_resolve(settings.tokenizer, folder),
-        tokenizer_shown=_as_typed(settings.tokenizer),
+        tokenizer_shown=as_typed(Path(settings.tokenizer)),
         vocab_size=vocab_size,
         batch=batch,
         length=length,
@@ -79,15 +79,6 @@ def _require_consistent(settings: TokenSettings) -> None:
             raise TokenError(
                 f"tokens: {name} is {value!r}, but source is {source}, expected source: {' or '.join(meant_for)}"
             )
-
-
-def _as_typed(path: str) -> str:
-    """Return a path as a person would type it: relative where it lies below the current directory, on one line."""
-    try:
-        here = Path.cwd()
-    except FileNotFoundError:  # somebody deleted it
-        return printable(path)
-    return printable(str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path)
 
 
 def _resolve(path: str, folder: Path | None) -> Path:
