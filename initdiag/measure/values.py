@@ -69,8 +69,33 @@ class PositionLogits:
 
 
 @dataclass(frozen=True)
+class Read:
+    """What the head, or the first matrix product of a branch, reads from the residual stream.
+
+    reader: the weight that reads. normed: whether a norm stands between the stream and it. gain: the norm's gain
+    parameter, if it has one. rms: root mean square of what is read, over tokens and features.
+    """
+
+    reader: str
+    normed: bool
+    gain: str | None
+    rms: float
+
+
+@dataclass(frozen=True)
 class Branch:
-    """One addition to the residual stream; variances are over tokens and features (population)."""
+    """One addition to the residual stream; variances are over tokens and features (population).
+
+    kind: attention, cross_attention, mlp, moe or other. projection: the weight that wrote it. module: the module in
+    whose code the addition ran; source: the line of it, "model.py:41". stream: 0, or 1 for the second stream of an
+    encoder-decoder.
+    normed: a norm stands between projection and addition (sandwich, reordered norm).
+    carried: what happened to the stream since the branch before: "same", "scaled", "normed" (post-norm), "first".
+    joined: the number of branches that were summed before they were added (parallel blocks).
+    residue: ‖after − (keep·before + branch)‖/‖after‖, computed from what the tensors hold.
+    token_share: share of the stream's variance, after the branch, that differs between sequences (nan for one).
+    reads: what its first products read. gradient_norm: ‖∂ loss/∂ branch‖, where a backward was run.
+    """
 
     index: int
     name: str
@@ -79,11 +104,43 @@ class Branch:
     projection: str | None
     branch_variance: float
     stream_variance: float
+    module: str = ""
+    source: str | None = None
+    stream: int = 0
+    normed: bool = False
+    carried: str = "same"
+    joined: int = 1
+    keep: float = 1.0
+    residue: float = 0.0
+    token_share: float = math.nan
+    reads: tuple[Read, ...] = ()
+    gradient_norm: float | None = None
 
     @property
     def ratio(self) -> float:
         """Branch variance over the variance of the stream after it."""
         return self.branch_variance / self.stream_variance if self.stream_variance else math.nan
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """How the model is put together, as its operations show.
+
+    placement: "pre", "post", "sandwich" (norms after the projections), "none", or "unknown" where no stream was found.
+    head: the weight that produced the logits; head_read: what it read. embedding: the table of the first stream.
+    tied: head and embedding are one tensor. broken: why the head doesn't read the stream, else "". tried: what was
+    looked for where no stream was found, else "".
+    """
+
+    placement: str = "unknown"
+    d_model: int = 0
+    n_layers: int = 0
+    head: str | None = None
+    head_read: Read | None = None
+    embedding: str | None = None
+    tied: bool = False
+    broken: str = ""
+    tried: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,18 +175,129 @@ class AttentionMeasure:
 
 
 @dataclass(frozen=True)
+class RouterMeasure:
+    """One router of a mixture of experts: its name, E experts, how many assignments it made, the largest share of
+    them that one expert got, and the smallest."""
+
+    name: str
+    experts: int
+    assignments: int
+    max_share: float
+    min_share: float
+
+
+@dataclass(frozen=True)
 class ParameterMeasure:
-    """One parameter as it stands in the module: mean, std (population) and how many entries are not finite."""
+    """One parameter or buffer as it stands in the module: mean, std (population), how many entries are not finite.
+
+    kurtosis: fourth standardised moment, 3 for a normal, 1.8 for a uniform (nan where std is 0). max_abs: largest
+    |entry|. stable_rank: ‖A‖²_F/‖A‖²₂ of a sample A of at most 256 × 256 entries, over its smaller side (None for
+    tensors of fewer than two axes). digest: hash of its bytes. buffer: it is no parameter.
+    """
 
     name: str
     mean: float
     std: float
     not_finite: int
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+    kurtosis: float = math.nan
+    max_abs: float = math.nan
+    stable_rank: float | None = None
+    digest: str = ""
+    buffer: bool = False
+    trainable: bool = True
+
+    @property
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Two tensors, or two blocks of rows, that hold the same numbers: `kind` is "equal", "scaled" or "rows"."""
+
+    first: str
+    second: str
+    kind: str
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class LabelMeasure:
+    """The loss that the model returned itself, against cross-entropies of its own logits.
+
+    argument: the argument that the labels were passed as. shifted: whether what was passed had already been shifted.
+    value: the returned loss. shift: the shift of inputs against targets that explains it (None: none does); 1 is
+    next-token prediction. reduction: "mean", "sum", or "other". reference: the mean cross-entropy at shift 1.
+    """
+
+    argument: str
+    shifted: bool
+    value: float
+    shift: int | None
+    reduction: str
+    reference: float
+
+
+@dataclass(frozen=True)
+class ProbeMeasure:
+    """What a short second forward shows, run with every all-zero matrix replaced by noise.
+
+    leak: largest |change| of the logits of earlier positions when later tokens change, over the std of the logits.
+    position: relative change of the first attention's output at the last position when earlier tokens are permuted
+    (nan where no attention was found).
+    """
+
+    leak: float
+    position: float
+    causal: bool = True
+
+
+@dataclass(frozen=True)
+class HeadroomMeasure:
+    """The largest |activation| of the forward (masks left out), and the module or weight that made it."""
+
+    max_abs: float
+    where: str
+
+
+@dataclass(frozen=True)
+class GradientMeasure:
+    """One backward of the mean cross-entropy.
+
+    norms: ‖∂ loss/∂ parameter‖₂ by parameter (frozen ones left out). not_finite: parameters with inf or nan in it.
+    zero: parameters without any gradient at step zero. dead: those that still have none after `steps` SGD steps on a
+    copy.
+    """
+
+    norms: tuple[tuple[str, float], ...]
+    not_finite: tuple[str, ...] = ()
+    zero: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class InitHistory:
+    """What the building of the module showed; None fields where it could not be watched (a module that was handed in).
+
+    unwritten: parameters and buffers whose memory init never wrote. untouched: parameters that only the framework's
+    constructors wrote although an init function wrote others. rescaled: parameters that a second call of the module's
+    own init changes again, with the factor. watched: whether building was watched.
+    """
+
+    watched: bool = False
+    unwritten: tuple[str, ...] = ()
+    untouched: tuple[str, ...] = ()
+    rescaled: tuple[tuple[str, float], ...] = ()
+    tie_declared: bool | None = None
+    tie_found: bool | None = None
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """All that was observed in one run."""
+    """All that was observed in one run; the later fields are empty where they were not looked at."""
 
     loss: LossMeasure
     logits: LogitMeasure
@@ -137,3 +305,11 @@ class Measurements:
     residual: ResidualMeasure
     attention: tuple[AttentionMeasure, ...]
     parameters: tuple[ParameterMeasure, ...]
+    wiring: Wiring = Wiring()
+    routers: tuple[RouterMeasure, ...] = ()
+    copies: tuple[Copy, ...] = ()
+    labels: LabelMeasure | None = None
+    probe: ProbeMeasure | None = None
+    headroom: HeadroomMeasure | None = None
+    gradients: GradientMeasure | None = None
+    history: InitHistory = InitHistory()

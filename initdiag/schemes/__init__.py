@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from initdiag.errors import UsageError, did_you_mean
-from initdiag.schemes.distributions import Constant, Distribution, Normal, Uniform
+from initdiag.schemes.distributions import AsFound, Constant, Distribution, Normal, Uniform
 from initdiag.schemes.gpt2 import GPT2, SCALED
-from initdiag.schemes.plan import InitPlan, Parameter, PlannedParameter, make_plan
+from initdiag.schemes.plan import InitPlan, Parameter, Part, PlannedParameter, make_plan
 from initdiag.schemes.pytorch import DEFAULT
 from initdiag.schemes.roles import Role
 from initdiag.schemes.scheme import Draw, Scheme
@@ -26,12 +26,14 @@ def scheme_named(name: str) -> Scheme:
 
 __all__ = [
     "SCHEMES",
+    "AsFound",
     "Constant",
     "Distribution",
     "Draw",
     "InitPlan",
     "Normal",
     "Parameter",
+    "Part",
     "PlannedParameter",
     "Role",
     "Scheme",

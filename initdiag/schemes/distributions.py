@@ -61,7 +61,18 @@ class Constant:
         return f"{self.value:g}"
 
 
-Distribution = Normal | Uniform | Constant
+@dataclass(frozen=True)
+class AsFound:
+    """What a tensor was found to hold where nobody declared what it should: never drawn, never judged."""
+
+    std: float
+    kurtosis: float = math.nan
+
+    def __str__(self) -> str:
+        return f"as found, std {self.std:.4g}"
+
+
+Distribution = Normal | Uniform | Constant | AsFound
 
 BY_NAME: dict[str, type[Normal] | type[Uniform] | type[Constant]] = {
     "normal": Normal,

@@ -14,10 +14,20 @@ from initdiag.schemes.scheme import Draw, Scheme
 
 
 @dataclass(frozen=True)
-class Parameter:
-    """One parameter of a model, known without building it.
+class Part:
+    """Rows of a packed matrix that have a role of their own; `rows` are (start, stop) pairs over its outputs."""
 
-    `fan_in` is the number of inputs that one output sums over (of the matrix that a bias belongs to).
+    role: Role
+    rows: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a model: known without building it, or read off the operations of a forward.
+
+    `fan_in` is the number of inputs that one output sums over (of the matrix that a bias belongs to). `transposed`:
+    it is stored (inputs, outputs), as in GPT-2's Conv1D. `parts`: the roles of its rows, where they differ (packed
+    q/k/v, gate/up). `evidence` says in words how the role was found out.
     """
 
     name: str
@@ -25,6 +35,9 @@ class Parameter:
     role: Role
     fan_in: int
     layer: int | None = None
+    transposed: bool = False
+    parts: tuple[Part, ...] = ()
+    evidence: str = ""
 
     @property
     def numel(self) -> int:

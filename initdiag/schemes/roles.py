@@ -19,6 +19,9 @@ class Role(StrEnum):
     NORM_BIAS = "norm_bias"
     BIAS = "bias"
     LM_HEAD = "lm_head"
+    ROUTER = "router"
+    MULTIPLIER = "multiplier"  # learned scales of branches or streams: LayerScale, ReZero, per-layer scalars
+    OTHER = "other"
 
 
 EMBEDDINGS = (Role.TOKEN_EMBEDDING, Role.POSITION_EMBEDDING)

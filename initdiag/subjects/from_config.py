@@ -33,4 +33,15 @@ def from_config(file: ConfigFile) -> Subject:
     def logits(module: nn.Module, hidden: Tensor, rows: slice) -> Tensor:
         return cast("Tensor", module.logits(hidden, rows))  # type: ignore[operator]
 
-    return Subject(file.name, file.target, shape.vocab_size, plan, shape, build, states, logits, file.locate)
+    return Subject(
+        name=file.name,
+        target=file.target,
+        vocab_size=shape.vocab_size,
+        causal=True,
+        plan=plan,
+        architecture=shape,
+        build=build,
+        states=states,
+        logits=logits,
+        locate=file.locate,
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any
 
 from initdiag.errors import Place
 from initdiag.schemes import InitPlan, Role
@@ -21,26 +21,67 @@ if TYPE_CHECKING:
 UNIT = 1.2  # a logit std that is about 1
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A model before it has weights.
+def _nowhere(_: str) -> None:
+    return None
 
-    build() returns it on torch's current default device, without drawing anything.
-    states(module, ids (B, T)) returns what the head reads, (B, T, d_model).
-    logits(module, states (…, d_model), rows) returns the logits of a range of the vocabulary, (…, rows), so that
-    the logits of all tokens never exist at once.
-    locate(path) says who sets a value of the config, for findings that point there.
+
+UNPLANNED = InitPlan("as built", {}, ())
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a model's config, or its user, promises; None where nothing is said.
+
+    std: of its matrices (Hugging Face's initializer_range). tied: the head shares the embedding's storage. causal: no
+    position sees later ones. residual_scaling: residual projections are scaled with depth. context: tokens that it
+    can read at most. embedding_multiplier: the embedding is multiplied, or
+    normed, on its way into the stream.
     """
 
-    name: str
-    target: str
-    vocab_size: int
-    plan: InitPlan
-    architecture: Architecture
-    build: Callable[[], nn.Module]
-    states: Callable[[nn.Module, Tensor], Tensor]
-    logits: Callable[[nn.Module, Tensor, slice], Tensor]
-    locate: Callable[[str], Place]
+    std: float | None = None
+    tied: bool | None = None
+    causal: bool | None = None
+    residual_scaling: bool | None = None
+    context: int | None = None
+    embedding_multiplier: bool | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is diagnosed: a module, or how to build one, with its vocabulary and the plan for its weights.
+
+    Of your own, `initdiag.Subject(module, forward=..., vocab_size=..., name=...)`:
+
+    module: an nn.Module whose weights are looked at as they are; None where build() makes it.
+    forward(module, ids (B, T) of int64): returns logits (B, T, V), or an object, tuple or dict that holds them, and a
+        loss besides where it likes. Default: module(ids).
+    vocab_size: V; 0 to find it in the module. name: for reports. causal: whether positions must not see later ones;
+        None for what the module's config says, else yes.
+
+    Set by the loaders:
+
+    build() makes the module on torch's current default device, and owned says that its weights are ours to draw.
+    states and logits split the forward: states(module, ids) is what the head reads, (B, T, d_model), and
+        logits(module, states (…, d_model), rows) the logits of a range of the vocabulary, (…, rows), so that the
+        logits of all tokens never exist at once.
+    locate(path) says who sets a value of the config, for findings that point there.
+    plan: what the parameters are drawn from; of a module, roles are known when it has run once.
+    """
+
+    module: nn.Module | None = None
+    forward: Callable[[nn.Module, Tensor], Any] | None = None
+    vocab_size: int = 0
+    name: str = ""
+    causal: bool | None = None
+    _: KW_ONLY
+    target: str = ""
+    plan: InitPlan = UNPLANNED
+    architecture: Architecture | None = None
+    declared: Declared = Declared()
+    build: Callable[[], nn.Module] | None = None
+    states: Callable[[nn.Module, Tensor], Tensor] | None = None
+    logits: Callable[[nn.Module, Tensor, slice], Tensor] | None = None
+    locate: Callable[[str], Place | None] = _nowhere
 
     @property
     def head(self) -> str:
