@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from initdiag.check import check
+from initdiag.check import assert_healthy, check
 from initdiag.compare import compare
 from initdiag.errors import ConfigError, InitdiagError, PlanError, RunError, TokenError, UsageError
 from initdiag.plan import plan
@@ -19,6 +19,7 @@ from initdiag.plan import plan
 if TYPE_CHECKING:
     from initdiag.engines import Settings
     from initdiag.report import Report
+    from initdiag.subjects import Subject
 
 __all__ = [
     "ConfigError",
@@ -27,8 +28,10 @@ __all__ = [
     "Report",
     "RunError",
     "Settings",
+    "Subject",
     "TokenError",
     "UsageError",
+    "assert_healthy",
     "check",
     "compare",
     "plan",
@@ -44,6 +47,10 @@ def __getattr__(name: str) -> Any:
         from initdiag.engines import Settings
 
         return Settings
+    if name == "Subject":
+        from initdiag.subjects import Subject
+
+        return Subject
     if name == "__version__":
         from initdiag.versions import own_version
 

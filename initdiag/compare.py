@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from initdiag.check import Progress, as_overrides, as_settings, configure, diagnose, prepare
+from initdiag.case import Case, configure, diagnose, load_module, module_case, prepare
 from initdiag.errors import UsageError, require_type
+from initdiag.request import Path, Progress, Request
 
 if TYPE_CHECKING:
     from initdiag.engines import Settings
@@ -27,16 +28,23 @@ def compare(
     seed: int | None = None,
     seeds: int = 1,
     overrides: Sequence[str] = (),
-    text: str | os.PathLike[str] | None = None,
-    tokens: str | os.PathLike[str] | None = None,
-    tokenizer: str | os.PathLike[str] | None = None,
+    text: Path | None = None,
+    tokens: Path | None = None,
+    tokenizer: Path | None = None,
     settings: Settings | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    vocab_size: int | None = None,
+    causal: bool | None = None,
+    trust_remote_code: bool = False,
+    backward: bool = False,
     command: str = "",
     progress: Progress | None = None,
 ) -> Report:
     """Run a target once per scheme and seed, and say which scheme to take.
 
     Args:
+        target: as in `check`; a module's parameters are planned by the roles that one forward shows, and its own
+            weights are put back at the end.
         schemes: names of schemes; each draws the same standard normals (see schemes/distributions.py).
         seeds: how many seeds, counted up from the first; tokens without a seed of their own change along.
         The others are those of `check`.
@@ -48,6 +56,47 @@ def compare(
         As `check`; UsageError too for no scheme, one named twice, or less than one seed.
     """
     from initdiag.report import Report
+
+    names = _names(schemes)
+    require_type("seeds", seeds, (int,), "a whole number")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UsageError(f"--seeds {seeds}: expected at least 1 and at most {MOST_SEEDS:,}")
+    request = Request(
+        seed=seed,
+        overrides=overrides,
+        text=text,
+        tokens=tokens,
+        tokenizer=tokenizer,
+        settings=settings,
+        kwargs=kwargs if kwargs is not None else {},
+        vocab_size=vocab_size,
+        causal=causal,
+        trust_remote_code=trust_remote_code,
+        backward=backward,
+    )
+    from initdiag import subjects
+
+    if subjects.is_module_target(target):
+        from initdiag.engines import import_torch
+
+        subject = load_module(target, request, progress)
+        import_torch()
+        from initdiag.engines import dense
+
+        def case(name: str, seed: int) -> Case:
+            return module_case(subject, replace(request, scheme=name, seed=seed), drop_options=True)
+
+        with dense.own_weights(subject):
+            return Report(*_run(case, names, request.seed or 0, seeds, request, command, progress))
+    file = configure(target, request)
+
+    def case_of(name: str, seed: int) -> Case:
+        return prepare(configure(file, Request(scheme=name, seed=seed), drop_options=True))
+
+    return Report(*_run(case_of, names, file.config.init.seed, seeds, request, command, progress))
+
+
+def _names(schemes: Iterable[str]) -> tuple[str, ...]:
     from initdiag.schemes import scheme_named
 
     require_type("schemes", schemes, (str, Iterable), "names of schemes")
@@ -59,23 +108,29 @@ def compare(
             raise UsageError(f"scheme '{name}' is named twice; expected every scheme once")
     if not names:
         raise UsageError("no schemes to compare; expected names such as default,gpt2,scaled")
-    require_type("seeds", seeds, (int,), "a whole number")
-    if not 1 <= seeds <= MOST_SEEDS:
-        raise UsageError(f"--seeds {seeds}: expected at least 1 and at most {MOST_SEEDS:,}")
-    settings = as_settings(settings)
-    file = configure(target, None, seed, as_overrides(overrides), text, tokens, tokenizer)
-    first = file.config.init.seed
+    return names
+
+
+def _run(
+    case_of: Callable[[str, int], Case],
+    names: Sequence[str],
+    first: int,
+    seeds: int,
+    request: Request,
+    command: str,
+    progress: Progress | None,
+) -> tuple[tuple[Run, ...], str, Pick]:
     # of the first seed, all cases before anything runs, so that whatever is wrong is told at once; the others later
-    cases = {name: prepare(configure(file, name, first, drop_options=True)) for name in names}
+    cases = {name: case_of(name, first) for name in names}
     runs: list[Run] = []
     weights: Weights | None = None
     for i in range(seeds):
         for name in names:
-            case = cases[name] if i == 0 else prepare(configure(file, name, first + i, drop_options=True))
+            case = cases[name] if i == 0 else case_of(name, first + i)
             told = f"run {len(runs) + 1} of {seeds * len(names)}: "
-            run, weights = diagnose(case, settings, progress, weights, told)
+            run, weights = diagnose(case, request, progress, weights, told)
             runs.append(run)
-    return Report(tuple(runs), command, pick(runs))
+    return tuple(runs), command, pick(runs)
 
 
 def pick(runs: Sequence[Run]) -> Pick:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from initdiag.check import Progress, as_overrides, as_settings, configure
+from initdiag.case import configure, load_module, module_case, planned
+from initdiag.request import Progress, Request
 
 if TYPE_CHECKING:
     from initdiag.engines import Settings
@@ -19,21 +20,40 @@ def plan(
     seed: int | None = None,
     overrides: Sequence[str] = (),
     settings: Settings | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    vocab_size: int | None = None,
+    trust_remote_code: bool = False,
     progress: Progress | None = None,
 ) -> Planned:
-    """Plan and draw the weights of a target; nothing is run. Arguments and errors as of `check`."""
+    """Plan and draw the weights of a target. A config is not run; a module runs once, which shows what its parameters
+    are for, and keeps its own weights unless a scheme is given. Arguments and errors as of `check`.
+    """
     from initdiag import subjects
     from initdiag.engines import import_torch
 
-    settings = as_settings(settings)
-    file = configure(target, scheme, seed, as_overrides(overrides))
-    subject = subjects.load(file)
-    if progress:
+    request = Request(
+        scheme=scheme,
+        seed=seed,
+        overrides=overrides,
+        settings=settings,
+        kwargs=kwargs if kwargs is not None else {},
+        vocab_size=vocab_size,
+        trust_remote_code=trust_remote_code,
+    )
+    if subjects.is_module_target(target):
+        case = module_case(load_module(target, request, progress), request)
+        subject = case.subject if scheme is not None else planned(case, as_they_are=True)
+        file = case.file
+    else:
+        file = configure(target, request)
+        subject = subjects.load(file)
+    if progress and subject.drawn_by_us:
         progress(f"{subject.name}: drawing weights")
     import_torch()
     from initdiag.engines import dense
-    from initdiag.measure.observe import measure_parameters
+    from initdiag.measure.weights import measure_parameters
     from initdiag.report.planned import Planned
 
-    weights = dense.realize(subject, file.config.init.seed, settings)
-    return Planned(subject, weights.seed, measure_parameters(weights.module))
+    with dense.own_weights(subject):
+        weights = dense.realize(subject, file.config.init.seed, request.run_settings)
+        return Planned(subject, weights.seed, measure_parameters(weights.module))

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "initdiag"
 FLOORS = (
     *("errors", "versions", "schemes", "model", "config", "tokens", "subjects"),
     *("engines", "trace", "measure", "theory", "rules", "report"),
-    *("check", "compare", "plan", "cli"),
+    *("request", "case", "check", "compare", "plan", "cli"),
 )
 
 

@@ -11,12 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from initdiag.config.config_file import ConfigFile, with_init, with_tokens
-    from initdiag.config.loading import from_mapping, load
+    from initdiag.config.loading import from_mapping, load, without_model
     from initdiag.config.presets import names as preset_names
     from initdiag.config.presets import path_of as preset_path
     from initdiag.config.schema import Config
 
-__all__ = ["Config", "ConfigFile", "from_mapping", "load", "preset_names", "preset_path", "with_init", "with_tokens"]
+__all__ = [
+    "Config",
+    "ConfigFile",
+    "from_mapping",
+    "load",
+    "preset_names",
+    "preset_path",
+    "with_init",
+    "with_tokens",
+    "without_model",
+]
 
 _HOMES = {
     "Config": ("schema", "Config"),
@@ -27,6 +37,7 @@ _HOMES = {
     "preset_path": ("presets", "path_of"),
     "with_init": ("config_file", "with_init"),
     "with_tokens": ("config_file", "with_tokens"),
+    "without_model": ("loading", "without_model"),
 }
 
 

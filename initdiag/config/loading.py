@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from initdiag.config.yaml import parse
 from initdiag.errors import ConfigError, Location, Problem, as_typed, did_you_mean, printable
 
 MAX_BYTES = 1_000_000  # a config has a few hundred; PyYAML takes about 10 s for 1 MB
+
+MOST_CONTEXT = 2**24  # of a module that doesn't say how many tokens it can read
 
 _Key = tuple[str | int, ...]
 
@@ -60,6 +62,26 @@ def from_mapping(mapping: Mapping[str, Any] | Config, name: str, overrides: Sequ
     edit = apply(plain(mapping), overrides)
     config = _validated(edit, _Origins(name, {}, edit.origins))
     return ConfigFile(name, name, Path(name), Path(), config, options=_options(edit))
+
+
+def without_model(
+    name: str, target: str, vocab_size: int, context: int | None, overrides: Sequence[str] = ()
+) -> ConfigFile:
+    """Make the ConfigFile of a module: all sections but `model`, which only says how many tokens there are and fit.
+
+    Raises:
+        ConfigError: as from_mapping, and for an override of the model, which is built already.
+    """
+    problems = [
+        Problem(f"{name} is a module, built already; its class or config says how large it is", name_of(override))
+        for override in overrides
+        if override.partition(".")[0].partition("=")[0].strip() == "model"
+    ]
+    if problems:
+        raise ConfigError(problems)
+    size = {"vocab_size": vocab_size, "context": context or MOST_CONTEXT, "n_layers": 1, "n_heads": 1, "d_model": 2}
+    file = from_mapping({"model": size, "tokens": {}}, name, overrides)
+    return replace(file, target=target)
 
 
 def _options(edit: Overridden) -> dict[_Key, str]:

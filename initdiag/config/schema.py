@@ -78,6 +78,9 @@ class Gate(_Section):
     min_attention_entropy: float = Field(default=0.3, ge=0, le=1, description="error below this fraction of ln T")
     warn_attention_entropy: float = Field(default=0.6, ge=0, le=1, description="warning below this fraction of ln T")
     warn_attention_logit_std: float = Field(default=3.0, gt=0, description="warning above this attention-logit std")
+    headroom_dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="bfloat16", description="what training will run in: error when an activation comes near its largest"
+    )
     select: tuple[str, ...] = Field(
         default=(), description="only these rules (ids, names or prefixes of ids); empty: all"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,12 +14,14 @@ from torch import nn
 
 from initdiag.engines.draw import draw
 from initdiag.engines.settings import Settings
-from initdiag.errors import PlanError, RunError
+from initdiag.errors import PlanError, RunError, UsageError
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
+from initdiag.subjects.guard import unchanged
 from initdiag.tokens import TokenBatch
 
 Seen = TypeVar("Seen")
+AS_THEY_ARE = Settings()
 OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as allocators put it
 
 
@@ -44,10 +46,54 @@ def realize(subject: Subject, seed: int, settings: Settings, reuse: Weights | No
         RunError: the device isn't there, or the weights don't fit in memory.
     """
     with torch.inference_mode(False):
-        module = reuse.module if reuse else _allocate(subject, settings)
-        drawn = reuse.plan if reuse and reuse.seed == seed else None
-        draw(dict(module.named_parameters()), subject.plan, seed, settings.threads, drawn)
+        if subject.module is not None:
+            module = subject.module
+        else:
+            module = reuse.module if reuse else _allocate(subject, settings)
+        if subject.drawn_by_us:
+            drawn = reuse.plan if reuse and reuse.seed == seed else None
+            draw(dict(module.named_parameters()), subject.plan, seed, settings.threads, drawn)
     return Weights(module, subject.plan, seed)
+
+
+def placed(subject: Subject, settings: Settings) -> Subject:
+    """Move a module that was built for us to the device and dtype of the settings.
+
+    Raises:
+        UsageError: the module is the caller's own, and isn't there. RunError: the device isn't available.
+    """
+    module = subject.module
+    if module is None or settings in (Settings(), Settings(threads=settings.threads)):
+        return subject
+    first = next(module.parameters())
+    device = first.device.type if settings.device == "auto" else device_named(settings.device)
+    if not subject.owned and (device != first.device.type or settings.dtype != dtype_of(module)):
+        raise UsageError(
+            f"settings: {subject.name} is {dtype_of(module)} on {first.device.type}, and stays as it is; expected the "
+            f"same, or module.to({device!r}, torch.{settings.dtype}) by you"
+        )
+    return replace(subject, module=module.to(device, getattr(torch, settings.dtype)))
+
+
+@contextmanager
+def own_weights(subject: Subject) -> Iterator[None]:
+    """Put the weights of a module back that isn't ours but is to be drawn over."""
+    if subject.module is None or subject.owned:
+        yield
+        return
+    parameters = list(subject.module.parameters())
+    kept = [parameter.detach().clone() for parameter in parameters]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, values in zip(parameters, kept, strict=True):
+                parameter.copy_(values)
+
+
+def dtype_of(module: nn.Module) -> str:
+    """The dtype of a module's first parameter, as "float32"."""
+    return str(next(module.parameters()).dtype).removeprefix("torch.")
 
 
 def forward(
@@ -63,8 +109,8 @@ def forward(
     """
     device = next(weights.module.parameters()).device.type
     try:
-        with _plain_mode(device):
-            return observe(subject, weights.module.eval(), batch)
+        with unchanged(weights.module, fastpath=False), _plain_mode(device):
+            return observe(subject, weights.module, batch)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise RunError(_out_of_memory(subject, str(error))) from error
     except RuntimeError as error:
@@ -91,6 +137,7 @@ def _allocate(subject: Subject, settings: Settings) -> nn.Module:
             f"the weights of {subject.name} need {needed / 2**30:.1f} GiB as {settings.dtype}; {device.type} has "
             f"{available / 2**30:.1f} GiB available. Use a smaller n_layers or d_model, or --dtype bfloat16"
         )
+    assert subject.build is not None
     with torch.device("meta"):
         module = subject.build()
     shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
@@ -142,11 +189,11 @@ def _out_of_memory(subject: Subject, detail: str) -> str:
     return f"{subject.name} ran out of memory ({first_line}). Use a smaller batch or length, or --dtype bfloat16"
 
 
-def environment(settings: Settings) -> dict[str, str]:
+def environment(settings: Settings, module: nn.Module) -> dict[str, str]:
     """Return what a run depends on besides its inputs."""
     return {
         "torch": torch.__version__,
-        "device": device_named(settings.device),
+        "device": next(module.parameters()).device.type,
         "threads": str(settings.threads or os.cpu_count() or 1),
     }
 

@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from initdiag.schemes import Constant, Distribution, InitPlan, Normal, Uniform
+from initdiag.schemes import AsFound, Constant, Distribution, InitPlan, Normal, Uniform
+from initdiag.schemes.distributions import Truncated
 
 BLOCK = 2**18  # entries drawn at a time: 1 MiB of float32 stays in the cache between the draw and what follows
 
@@ -33,7 +34,7 @@ def draw(
     todo = [
         (tensors[entry.parameter.name], entry.distribution, entry.parameter.name)
         for entry in plan.entries
-        if before.get(entry.parameter.name) != entry.distribution
+        if before.get(entry.parameter.name) != entry.distribution and not isinstance(entry.distribution, AsFound)
     ]
     todo.sort(key=lambda item: -item[0].numel())  # the largest first, or one thread ends with it alone
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
@@ -53,8 +54,9 @@ def _fill(tensor: Tensor, distribution: Distribution, seed: int, name: str) -> N
         tensor.fill_(distribution.value)
         return
     generator = generator_for(seed, name)
-    in_place = tensor.device.type == "cpu" and tensor.dtype == torch.float32
-    for block in tensor.view(-1).split(BLOCK):
+    in_place = tensor.device.type == "cpu" and tensor.dtype == torch.float32 and tensor.is_contiguous()
+    whole = tensor if tensor.is_contiguous() else torch.empty_like(tensor, memory_format=torch.contiguous_format)
+    for block in whole.view(-1).split(BLOCK):
         # elsewhere drawn in float32 on the CPU and copied: the same numbers for every device and dtype
         target = block if in_place else torch.empty(block.shape, dtype=torch.float32, device="cpu")
         match distribution:
@@ -62,5 +64,11 @@ def _fill(tensor: Tensor, distribution: Distribution, seed: int, name: str) -> N
                 target.normal_(0.0, std, generator=generator)
             case Uniform(bound=bound):
                 target.normal_(0.0, math.sqrt(0.5), generator=generator).erf_().mul_(bound)  # erf(z/√2)
+            case Truncated(sigma=sigma, cut=cut):
+                # Φ⁻¹(Φ(−c) + (Φ(c) − Φ(−c))·Φ(z)) in terms of erf; where float32 rounds erf to 1, the clamp cuts
+                target.normal_(0.0, math.sqrt(0.5), generator=generator).erf_().mul_(math.erf(cut / math.sqrt(2)))
+                target.erfinv_().mul_(sigma * math.sqrt(2)).clamp_(-cut * sigma, cut * sigma)
         if target is not block:
             block.copy_(target)
+    if whole is not tensor:
+        tensor.copy_(whole)

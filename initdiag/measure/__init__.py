@@ -8,7 +8,6 @@ from initdiag.measure.values import (
     Copy,
     GradientMeasure,
     HeadroomMeasure,
-    InitHistory,
     LabelMeasure,
     LogitMeasure,
     LossMeasure,
@@ -23,6 +22,7 @@ from initdiag.measure.values import (
     mean,
     total,
 )
+from initdiag.subjects import InitHistory
 
 __all__ = [
     "AttentionMeasure",

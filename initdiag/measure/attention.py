@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -31,6 +33,15 @@ def sharpness(attention: Attention) -> tuple[float, float]:
     if not bool(several.any()):
         return float("nan"), float("nan")
     return float(spread[several].mean()), float((entropy[several] / keys[several].to(entropy.dtype).log()).mean())
+
+
+def largest_logit(attention: Attention) -> float:
+    """Return the largest |attention logit| before scaling and masks: what a low-precision product has to hold."""
+    if isinstance(attention, FusedAttention):
+        bare = replace(attention, causal=False, mask=None, scale=1.0)
+        return float(torch.linalg.vector_norm(_last_logits(bare), torch.inf))
+    logits = attention.logits
+    return float(logits.masked_fill(logits <= torch.finfo(logits.dtype).min / 2, 0.0).abs().max())
 
 
 def _last_logits(attention: FusedAttention) -> Tensor:

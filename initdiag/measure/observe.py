@@ -1,116 +1,196 @@
-"""One forward, observed: the tracer finds stream and attention, and every number is taken while it is there."""
+"""One forward, observed: the tracer finds stream, attention and roles, and every number is taken while it is there."""
 
 from __future__ import annotations
 
 import math
-import re
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from initdiag.measure.attention import sharpness
+from initdiag.measure.copies import find_copies
+from initdiag.measure.gradients import BranchGradients, backward, mean_cross_entropy
+from initdiag.measure.labels import explain_loss
 from initdiag.measure.logits import measure_logits
-from initdiag.measure.statistics import moments, variance
+from initdiag.measure.probes import probe
+from initdiag.measure.revival import dead_parameters
+from initdiag.measure.scaling import scaling_ratio, unscaled_stds
 from initdiag.measure.values import (
-    AttentionMeasure,
     Branch,
+    GradientMeasure,
+    LabelMeasure,
     Measurements,
     ParameterMeasure,
     ResidualMeasure,
-    total,
+    Wiring,
 )
-from initdiag.schemes import InitPlan
-from initdiag.subjects import Subject
+from initdiag.measure.watch import Watch
+from initdiag.measure.weights import measure_buffers, measure_parameters
+from initdiag.measure.wiring import wiring_of
+from initdiag.schemes import AsFound, InitPlan, Parameter, PlannedParameter, Role
+from initdiag.subjects import UNPLANNED, Subject
+from initdiag.subjects.calling import Outcome, call
 from initdiag.tokens import TokenBatch
-from initdiag.trace import Addition, Attention, Tracer
+from initdiag.trace import Tracer
+
+STEPS = 3  # of SGD, after which a parameter without a gradient is dead: zero head and zero branches need two
 
 
-def observe(subject: Subject, module: nn.Module, batch: TokenBatch) -> Measurements:
-    """Run the module once on the batch and measure it. Gradients and modes are the caller's business."""
+@dataclass(frozen=True)
+class Traced:
+    """What one traced forward gave: logits (B, T, V), or states (B, T, d) and the way from them to logits."""
+
+    watch: Watch
+    tracer: Tracer
+    wiring: Wiring
+    outcome: Outcome | None
+    states: Tensor | None
+
+
+def observe(subject: Subject, module: nn.Module, batch: TokenBatch, *, backward: bool = False) -> Measurements:
+    """Run the module once on the batch and measure it; with `backward`, its gradients too.
+
+    Modes, existing gradients and global state are the caller's business.
+    """
     device = next(module.parameters()).device
     inputs = torch.tensor(batch.inputs, device=device)
     targets = torch.tensor(batch.targets, device=device)
-    stream, attention = _Stream(), _Attention()
-    with Tracer(module, inputs, stream.add, attention.add):
-        states = subject.states(module, inputs)
-    loss, logits, positions = measure_logits(
-        states, lambda rows, part: subject.logits(module, rows, part), inputs, targets, subject.vocab_size
-    )
+    traced = _trace(subject, module, inputs, targets, backward)
+    if not traced.tracer.additions and len(starts := set(traced.tracer.entries)) == 1:
+        retried = _trace(subject, module, inputs, targets, backward, tuple(starts))
+        traced = retried if retried.tracer.additions else traced
+    loss, logits, positions = _logits(subject, module, traced, inputs, targets)
+    gradients = _gradients(subject, module, traced, inputs, targets) if backward else None
     parameters = measure_parameters(module)
-    branches = tuple(stream.branches)
-    residual = ResidualMeasure(stream.embedding_variance, branches, scaling_ratio(branches, parameters, subject.plan))
-    return Measurements(loss, logits, positions, residual, tuple(attention.measures), parameters)
+    roles = traced.tracer.notes.parameters(module)
+    plan = subject.plan if subject.plan is not UNPLANNED else as_built(subject, roles, parameters)
+    branches = traced.watch.measured_branches()
+    return Measurements(
+        loss=loss,
+        logits=logits,
+        positions=positions,
+        residual=ResidualMeasure(traced.watch.embedding_variance, branches, scaling_ratio(branches, parameters, plan)),
+        attention=tuple(traced.watch.attentions),
+        parameters=parameters,
+        wiring=traced.wiring,
+        routers=tuple(traced.watch.routers.values()),
+        copies=find_copies(module, {parameter.name: parameter.role for parameter in roles}),
+        labels=_labels(traced.outcome, inputs, targets),
+        probe=probe(
+            module,
+            lambda ids: _all_logits(subject, module, ids),
+            inputs,
+            subject.vocab_size,
+            subject.causal is not False,
+        ),
+        headroom=traced.watch.headroom,
+        gradients=gradients,
+        history=subject.history,
+        buffers=measure_buffers(module),
+        roles=roles,
+        plan=plan,
+    )
 
 
-def measure_parameters(module: nn.Module) -> tuple[ParameterMeasure, ...]:
-    """Measure every parameter of a module (a tied one once), in the module's order."""
-    return tuple(_parameter(name, parameter) for name, parameter in module.named_parameters())
+def survey(
+    subject: Subject, module: nn.Module, batch: TokenBatch
+) -> tuple[tuple[Parameter, ...], tuple[Branch, ...], Wiring]:
+    """Run the module once only to see how it is put together: its parameters' roles, its branches and its wiring."""
+    device = next(module.parameters()).device
+    inputs, targets = torch.tensor(batch.inputs, device=device), torch.tensor(batch.targets, device=device)
+    traced = _trace(subject, module, inputs, targets, False)
+    if not traced.tracer.additions and len(starts := set(traced.tracer.entries)) == 1:
+        traced = _trace(subject, module, inputs, targets, False, tuple(starts))
+    return traced.tracer.notes.parameters(module), traced.watch.measured_branches(), traced.wiring
 
 
-def _parameter(name: str, tensor: Tensor) -> ParameterMeasure:
-    mean, spread, not_finite = moments(tensor)
-    return ParameterMeasure(name, mean, spread**0.5, not_finite)
+def as_built(subject: Subject, roles: tuple[Parameter, ...], measured: tuple[ParameterMeasure, ...]) -> InitPlan:
+    """The plan of a module that is taken as it is: what its init code was seen to draw, else what it holds."""
+    by_name = {parameter.name: parameter for parameter in measured}
+    unscaled = unscaled_stds(roles, {name: parameter.std for name, parameter in by_name.items()})
+    entries = []
+    for parameter in roles:
+        found = by_name[parameter.name]
+        distribution = subject.history.drawn.get(parameter.name) or AsFound(found.std, found.kurtosis)
+        entries.append(PlannedParameter(parameter, distribution, unscaled.get(parameter.name, distribution.std)))
+    return InitPlan("as built", {}, tuple(entries))
 
 
-def scaling_ratio(branches: tuple[Branch, ...], parameters: tuple[ParameterMeasure, ...], plan: InitPlan) -> float:
-    """Return Σ branch variance over the mean unscaled branch variance (see ResidualMeasure).
+def _trace(
+    subject: Subject, module: nn.Module, inputs: Tensor, targets: Tensor, backward: bool, starts: tuple[str, ...] = ()
+) -> Traced:
+    watch = Watch(BranchGradients() if backward else None)
+    tracer = Tracer(module, inputs, callbacks=watch.callbacks, starts=starts)
+    outcome: Outcome | None = None
+    states: Tensor | None = None
+    with torch.set_grad_enabled(backward):
+        with tracer:
+            if subject.states and subject.logits:
+                states = subject.states(module, inputs)
+                last = subject.logits(module, states, slice(0, 1))  # one token's logit shows which weight is the head
+            else:
+                outcome = call(subject, module, inputs, targets)
+                last = outcome.logits
+        watch.callbacks.between()
+        lineage = tracer.of(last)
+        if lineage.projection:
+            tracer.notes.note(lineage.projection, Role.LM_HEAD, "it produced the logits")
+        return Traced(watch, tracer, wiring_of(tracer, lineage, watch), outcome, states)
 
-    An unscaled branch is the measured one times (unscaled std of the plan / measured std of its projection)²: the
-    weights as they are tell what was scaled, the plan tells from what.
-    """
-    stds = {parameter.name: parameter.std for parameter in parameters}
-    unscaled = []
-    for branch in branches:
-        if branch.projection in plan.by_name and stds[branch.projection] > 0:
-            times = plan[branch.projection].unscaled_std / stds[branch.projection]
-            unscaled.append(branch.branch_variance * times * times)
-    mean = total(unscaled) / len(unscaled) if unscaled else 0.0
-    return total(branch.branch_variance for branch in branches) / mean if mean else math.nan
 
-
-class _Stream:
-    """Collects residual additions; a branch is named after the weight that wrote it."""
-
-    def __init__(self) -> None:
-        self.embedding_variance = float("nan")
-        self.branches: list[Branch] = []
-
-    def add(self, addition: Addition) -> None:
-        if not self.branches:
-            self.embedding_variance = variance(addition.before)
-        index = len(self.branches) + 1
-        name = _module_of(addition.projection) if addition.projection else f"branch {index}"
-        self.branches.append(
-            Branch(
-                index=index,
-                name=name,
-                layer=_layer_of(name),
-                kind=addition.kind,
-                projection=addition.projection,
-                branch_variance=variance(addition.branch),
-                stream_variance=variance(addition.after),
-            )
+def _logits(subject: Subject, module: nn.Module, traced: Traced, inputs: Tensor, targets: Tensor):  # type: ignore[no-untyped-def]
+    states, head = traced.states, subject.logits
+    if states is not None and head is not None:
+        return measure_logits(
+            states.detach(), lambda rows, part: head(module, rows, part), inputs, targets, subject.vocab_size
         )
+    assert traced.outcome is not None
+    logits = traced.outcome.logits.detach()
+    return measure_logits(logits, lambda rows, part: rows[..., part], inputs, targets, real_vocabulary(logits))
 
 
-class _Attention:
-    """Collects attentions, named after the module whose query they use."""
-
-    def __init__(self) -> None:
-        self.measures: list[AttentionMeasure] = []
-
-    def add(self, attention: Attention) -> None:
-        source = attention.source or ""
-        name = _module_of(_module_of(source)) or f"attention {len(self.measures) + 1}"
-        logit_std, entropy_ratio = sharpness(attention)
-        self.measures.append(AttentionMeasure(name, _layer_of(name), logit_std, entropy_ratio))
+def real_vocabulary(logits: Tensor) -> int:
+    """Return V without the padding at its end whose logits are masked to −inf everywhere."""
+    masked = (logits[0, 0] == -math.inf).tolist()
+    width = len(masked)
+    while width > 1 and masked[width - 1]:
+        width -= 1
+    return width
 
 
-def _module_of(parameter: str) -> str:
-    return parameter.rpartition(".")[0]
+def _all_logits(subject: Subject, module: nn.Module, ids: Tensor) -> Tensor:
+    if subject.states and subject.logits:
+        return subject.logits(module, subject.states(module, ids), slice(0, subject.vocab_size))
+    return call(subject, module, ids, ids).logits
 
 
-def _layer_of(name: str) -> int | None:
-    """Return the first number in a dotted path: 'blocks.3.attention.out' is in layer 3."""
-    number = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)
-    return int(number.group(1)) if number else None
+def _labels(outcome: Outcome | None, inputs: Tensor, targets: Tensor) -> LabelMeasure | None:
+    if outcome is None or outcome.loss is None:
+        return None
+    return explain_loss(
+        outcome.logits.detach(), inputs, targets, outcome.loss.detach(), outcome.argument, outcome.shifted
+    )
+
+
+def _gradients(subject: Subject, module: nn.Module, traced: Traced, inputs: Tensor, targets: Tensor) -> GradientMeasure:
+    """One backward of the mean cross-entropy, and whether what got no gradient can get one."""
+
+    def loss_of(model: nn.Module) -> Tensor:
+        if subject.states and subject.logits:
+            logits = subject.logits(model, subject.states(model, inputs), slice(0, subject.vocab_size))
+        else:
+            logits = call(subject, model, inputs, targets).logits
+        return mean_cross_entropy(logits, targets)
+
+    with torch.enable_grad():
+        if traced.outcome is not None:
+            loss = mean_cross_entropy(traced.outcome.logits, targets)
+        else:
+            assert traced.states is not None and subject.logits is not None
+            logits = subject.logits(module, traced.states, slice(0, subject.vocab_size))
+            loss = mean_cross_entropy(logits, targets)
+        seen = backward(loss, module)
+        if not seen.zero:
+            return seen
+        revival = dead_parameters(module, loss_of, seen.zero, STEPS)
+        return replace(seen, dead=revival.dead, steps=revival.steps)

@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from initdiag.schemes import InitPlan, Parameter
+from initdiag.subjects import NOT_WATCHED, UNPLANNED, InitHistory
+
 
 def total(values: Iterable[float]) -> float:
     """Sum exactly; where a value isn't finite, as floats do (math.fsum raises for inf − inf, and on overflow)."""
@@ -90,7 +93,8 @@ class Branch:
     whose code the addition ran; source: the line of it, "model.py:41". stream: 0, or 1 for the second stream of an
     encoder-decoder.
     normed: a norm stands between projection and addition (sandwich, reordered norm).
-    carried: what happened to the stream since the branch before: "same", "scaled", "normed" (post-norm), "first".
+    carried: what happened to the stream since the branch before: "same", "scaled", "normed" (post-norm), "first";
+    carried_by: the gain of the norm that it passed on the way, if any.
     joined: the number of branches that were summed before they were added (parallel blocks).
     residue: ‖after − (keep·before + branch)‖/‖after‖, computed from what the tensors hold.
     token_share: share of the stream's variance, after the branch, that differs between sequences (nan for one).
@@ -109,6 +113,7 @@ class Branch:
     stream: int = 0
     normed: bool = False
     carried: str = "same"
+    carried_by: str | None = None
     joined: int = 1
     keep: float = 1.0
     residue: float = 0.0
@@ -279,25 +284,12 @@ class GradientMeasure:
 
 
 @dataclass(frozen=True)
-class InitHistory:
-    """What the building of the module showed; None fields where it could not be watched (a module that was handed in).
-
-    unwritten: parameters and buffers whose memory init never wrote. untouched: parameters that only the framework's
-    constructors wrote although an init function wrote others. rescaled: parameters that a second call of the module's
-    own init changes again, with the factor. watched: whether building was watched.
-    """
-
-    watched: bool = False
-    unwritten: tuple[str, ...] = ()
-    untouched: tuple[str, ...] = ()
-    rescaled: tuple[tuple[str, float], ...] = ()
-    tie_declared: bool | None = None
-    tie_found: bool | None = None
-
-
-@dataclass(frozen=True)
 class Measurements:
-    """All that was observed in one run; the later fields are empty where they were not looked at."""
+    """All that was observed in one run; the later fields are empty where they were not looked at.
+
+    roles: every parameter, with the role that the operations show. plan: what the parameters were drawn from, or, of a
+    module that was taken as it is, what its init code was seen to draw.
+    """
 
     loss: LossMeasure
     logits: LogitMeasure
@@ -312,4 +304,7 @@ class Measurements:
     probe: ProbeMeasure | None = None
     headroom: HeadroomMeasure | None = None
     gradients: GradientMeasure | None = None
-    history: InitHistory = InitHistory()
+    history: InitHistory = NOT_WATCHED
+    buffers: tuple[ParameterMeasure, ...] = ()
+    roles: tuple[Parameter, ...] = ()
+    plan: InitPlan = UNPLANNED

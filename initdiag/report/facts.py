@@ -134,8 +134,9 @@ def expectation(fact: Fact, run: Run) -> str:
 
 def size(run: Run) -> str:
     """Return the size of the model in words."""
-    shape = run.subject.architecture
-    sizes = f"{layers(shape.n_layers)}, d_model {shape.d_model:,}, vocabulary {shape.vocab_size:,}"
+    wiring, shape = run.measured.wiring, run.subject.architecture
+    n_layers, d_model = (shape.n_layers, shape.d_model) if shape else (wiring.n_layers, wiring.d_model)
+    sizes = f"{layers(n_layers)}, d_model {d_model:,}, vocabulary {run.measured.loss.vocab_size:,}"
     return f"{sizes}, {parameters(run.subject.plan.numel)}"
 
 

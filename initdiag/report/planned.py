@@ -11,6 +11,7 @@ from initdiag.report.layout import Column, paragraph, table
 from initdiag.report.numbers import number, parameters
 from initdiag.report.style import Style
 from initdiag.schemes import Constant, Distribution, Normal, Uniform
+from initdiag.schemes.distributions import Truncated
 from initdiag.subjects import Subject
 
 FORMATS = ("table", "json")
@@ -69,7 +70,8 @@ def as_table(planned: Planned, style: Style) -> str:
 
 
 NOTE = (
-    "planned: N normal, U uniform (bound: std·√3), both with mean 0 and the std behind the letter; = a constant. "
+    "planned: N normal, N<c normal cut at c sigmas, U uniform (bound: std·√3), all with mean 0 and the std behind the "
+    "letter, which a cut makes smaller than sigma; = a constant. "
     "measured: the std of what was drawn."
 )
 
@@ -78,6 +80,8 @@ def _drawn(distribution: Distribution) -> str:
     match distribution:
         case Normal(std=std):
             return f"N {number(std)}"
+        case Truncated(cut=cut):
+            return f"N<{cut:.3g} {number(distribution.std)}"
         case Uniform():
             return f"U {number(distribution.std)}"
         case Constant(value=value):

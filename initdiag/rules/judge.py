@@ -6,7 +6,25 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from initdiag.errors import ConfigError, Problem, UsageError, did_you_mean
-from initdiag.rules import attention, logits, loss, numerics, residual, weights
+from initdiag.rules import (
+    attention,
+    copies,
+    dead_parameters,
+    distribution,
+    gradients,
+    history,
+    labels,
+    logits,
+    loss,
+    norms,
+    numerics,
+    precision,
+    residual,
+    routing,
+    signal,
+    weights,
+    wiring,
+)
 from initdiag.rules.finding import Finding, Severity
 from initdiag.rules.rule import Evidence, Rule
 
@@ -21,15 +39,38 @@ RULES: dict[str, Rule] = {
     rule.id: rule
     for rule in (
         numerics.NOT_FINITE,
+        precision.OVERFLOW,
+        history.UNWRITTEN,
         weights.OFF_PLAN,
+        distribution.DEFAULT,
+        history.UNTOUCHED,
+        history.RESCALED,
+        copies.COPIES,
+        distribution.DAMAGED,
+        distribution.DEGENERATE,
+        distribution.ODD_LAYER,
+        history.TIE,
         logits.PREDICTS_INPUT,
         logits.HOT,
         loss.ABOVE,
         loss.BELOW,
         loss.EXCESS,
+        labels.MISALIGNED,
+        labels.REDUCTION,
+        wiring.NOT_ADDED,
+        wiring.WRONG_MATRICES,
         residual.UNSCALED,
         residual.TWICE,
+        norms.GAIN,
+        norms.NO_FINAL_NORM,
         attention.SATURATED,
+        signal.LEAKS,
+        signal.TOKENS_LOST,
+        signal.POSITIONS_LOST,
+        routing.COLLAPSE,
+        gradients.NOT_FINITE,
+        gradients.IMBALANCE,
+        dead_parameters.DEAD,
     )
 }
 

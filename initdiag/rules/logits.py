@@ -14,7 +14,7 @@ def _hot(evidence: Evidence) -> Iterator[Trouble]:
     if not math.isfinite(std) or std <= min(gate.warn_logit_std, gate.max_logit_std):
         return
     failed = std > gate.max_logit_std
-    frozen = math.sqrt(2 * math.log(subject.vocab_size))
+    frozen = math.sqrt(2 * math.log(evidence.measured.loss.vocab_size))
     state = (
         f"beyond √(2 ln V) = {frozen:.2f} one token takes all" if std > frozen else f"it costs {std * std / 2:.3g} nats"
     )
@@ -37,14 +37,15 @@ def _predicts_input(evidence: Evidence) -> Iterator[Trouble]:
     limit = evidence.measured.loss.uniform + evidence.gate.max_self_logit
     if own <= limit or not math.isfinite(own):
         return
-    tied = f"; the head is tied to an embedding of std {subject.head_std:.3g}" if subject.architecture.tied else ""
+    declared = subject.declares_multiplier(evidence.measured.wiring.tied)
+    tied = f"; the head is tied to an embedding of std {subject.head_std:.3g}" if evidence.measured.wiring.tied else ""
     yield Trouble(
         f"the model predicts its own input: the input token's logit is {own:.1f} above the others, expected at most "
         f"{limit:.1f} (ln V + {evidence.gate.max_self_logit:g}){tied}",
         subject.head,
-        DECLARED if subject.declares_multiplier else UNDECLARED,
+        DECLARED if declared else UNDECLARED,
         "init.std",
-        Severity.WARNING if subject.declares_multiplier else Severity.ERROR,
+        Severity.WARNING if declared else Severity.ERROR,
     )
 
 

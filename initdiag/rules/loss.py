@@ -13,7 +13,7 @@ FEWEST_LOGITS = 16  # a handful of logits is no distribution
 
 
 def _judged(evidence: Evidence) -> bool:
-    return evidence.subject.vocab_size >= FEWEST_LOGITS
+    return evidence.measured.loss.vocab_size >= FEWEST_LOGITS
 
 
 def _above(evidence: Evidence) -> Iterator[Trouble]:
@@ -47,7 +47,7 @@ def _excess(evidence: Evidence) -> Iterator[Trouble]:
     if loss.excess > gate.max_excess:
         # is the input token's own logit what the loss is made of, or the spread of all of them?
         identity = logits.self_logit > log_sum_exp(loss.vocab_size, logits.std, -math.inf)
-        declared = identity and evidence.subject.declares_multiplier
+        declared = identity and evidence.subject.declares_multiplier(evidence.measured.wiring.tied)
         cause = f"the input token's own logit, {logits.self_logit:.1f}," if identity else f"logit std {logits.std:.3g}"
         yield Trouble(
             f"loss {loss.value:.3f} nats is {loss.excess:.3f} over ln V = {loss.uniform:.3f}; the gate allows "

@@ -19,9 +19,11 @@ def depth_exponent(residual: ResidualMeasure) -> float:
 
 
 def _judged(evidence: Evidence) -> bool:
-    """Post-norm resets the stream after every addition, so there is no growth to judge."""
-    residual = evidence.measured.residual
-    return len(residual.branches) >= FEWEST_BRANCHES and evidence.subject.architecture.placement == "pre"
+    """Post-norm resets the stream after every addition, and a norm behind the projection undoes its scale: there is
+    no growth to judge. Nor is there one growth where there are two streams."""
+    branches = evidence.measured.residual.branches
+    one = not any(branch.stream for branch in branches)
+    return len(branches) >= FEWEST_BRANCHES and evidence.measured.wiring.placement == "pre" and one
 
 
 def _unscaled(evidence: Evidence) -> Iterator[Trouble]:
@@ -40,11 +42,12 @@ def _unscaled(evidence: Evidence) -> Iterator[Trouble]:
 
 
 def _twice(evidence: Evidence) -> Iterator[Trouble]:
-    residual, layers = evidence.measured.residual, evidence.subject.architecture.n_layers
+    residual = evidence.measured.residual
+    branches = len(residual.branches)
     if _judged(evidence) and depth_exponent(residual) < -evidence.gate.depth_exponent:
         yield Trouble(
             f"the branches are too small: their variances sum to {residual.scaling_ratio:.3g} unscaled branches; "
-            f"expected about 1, and 1/{2 * layers} = {1 / (2 * layers):.3g} is what scaling twice gives",
+            f"expected about 1, and 1/{branches} = {1 / branches:.3g} is what scaling twice gives",
             "residual stream",
             f"apply 1/√(2N) once: draw {_right_stds(evidence)}",
             "init.residual_std",
@@ -53,9 +56,10 @@ def _twice(evidence: Evidence) -> Iterator[Trouble]:
 
 def _right_stds(evidence: Evidence) -> str:
     """Say which std each role of residual projection should have: its unscaled one over √(2N)."""
-    layers = evidence.subject.architecture.n_layers
+    branches = len(evidence.measured.residual.branches)
+    depth = f"2·{branches // 2}" if branches % 2 == 0 else f"{branches}"
     return " and ".join(
-        f"{role} with std {std:.3g}/√(2·{layers}) = {std / math.sqrt(2 * layers):.3g}"
+        f"{role} with std {std:.3g}/√({depth}) = {std / math.sqrt(branches):.3g}"
         for role, std in evidence.subject.residual_stds.items()
     )
 

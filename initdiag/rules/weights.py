@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from initdiag.measure import ParameterMeasure
 from initdiag.rules.rule import Evidence, Rule, Trouble
-from initdiag.schemes import Constant, PlannedParameter
+from initdiag.schemes import AsFound, Constant, PlannedParameter
 
 SIGMAS = 5.0  # two-sided false-alarm rate 6e-7 for each parameter
 
@@ -37,6 +37,8 @@ def _as_planned(measured: ParameterMeasure, planned: PlannedParameter, tolerance
     The std of n draws has the relative standard error √((κ − 1)/(4n)), κ the kurtosis; their mean has std/√n.
     """
     distribution, count = planned.distribution, planned.parameter.numel
+    if isinstance(distribution, AsFound):
+        return True
     if isinstance(distribution, Constant):
         close = tolerance * abs(distribution.value)
         return abs(measured.mean - distribution.value) <= close and measured.std <= close

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from initdiag.errors import UsageError, did_you_mean
-from initdiag.schemes.distributions import AsFound, Constant, Distribution, Normal, Uniform
+from initdiag.schemes.distributions import AsFound, Constant, Distribution, Normal, Truncated, Uniform
 from initdiag.schemes.gpt2 import GPT2, SCALED
 from initdiag.schemes.plan import InitPlan, Parameter, Part, PlannedParameter, make_plan
 from initdiag.schemes.pytorch import DEFAULT
@@ -37,6 +37,7 @@ __all__ = [
     "PlannedParameter",
     "Role",
     "Scheme",
+    "Truncated",
     "Uniform",
     "make_plan",
     "scheme_named",

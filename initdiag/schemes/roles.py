@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 
@@ -27,4 +28,10 @@ class Role(StrEnum):
 EMBEDDINGS = (Role.TOKEN_EMBEDDING, Role.POSITION_EMBEDDING)
 RESIDUAL_PROJECTIONS = (Role.ATTENTION_OUT, Role.MLP_OUT)  # they write into the residual stream
 INPUT_PROJECTIONS = (Role.ATTENTION_QUERY, Role.ATTENTION_KEY, Role.ATTENTION_VALUE, Role.MLP_IN, Role.MLP_GATE)
-LINEAR_WEIGHTS = (*INPUT_PROJECTIONS, *RESIDUAL_PROJECTIONS, Role.LM_HEAD)
+LINEAR_WEIGHTS = (*INPUT_PROJECTIONS, *RESIDUAL_PROJECTIONS, Role.LM_HEAD, Role.ROUTER)
+
+
+def layer_of(name: str) -> int | None:
+    """Return the first number in a dotted path: 'blocks.3.attention.out' is in layer 3."""
+    number = re.search(r"(?:^|\.)(\d+)(?:\.|$)", name)
+    return int(number.group(1)) if number else None

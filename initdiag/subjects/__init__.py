@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import sys
+from typing import TYPE_CHECKING, Any
 
-from initdiag.subjects.subject import Subject
+from initdiag.subjects.history import NOT_WATCHED, InitHistory
+from initdiag.subjects.subject import UNPLANNED, Declared, Subject
 
 if TYPE_CHECKING:
     from initdiag.config import ConfigFile
+
+
+def is_module_target(target: Any) -> bool:
+    """Whether a target is, or names, a module: no config of the reference Transformer. Imports no torch."""
+    if isinstance(target, Subject):
+        return True
+    if isinstance(target, str | os.PathLike):
+        from initdiag.subjects.huggingface import is_hf_config
+        from initdiag.subjects.import_path import is_import_path
+
+        path = os.fspath(target)
+        return is_import_path(path) or is_hf_config(path)
+    torch: Any = sys.modules.get("torch")
+    return callable(target) or (torch is not None and isinstance(target, torch.nn.Module))
 
 
 def load(file: ConfigFile) -> Subject:
@@ -17,4 +34,4 @@ def load(file: ConfigFile) -> Subject:
     return from_config(file)
 
 
-__all__ = ["Subject", "load"]
+__all__ = ["NOT_WATCHED", "UNPLANNED", "Declared", "InitHistory", "Subject", "is_module_target", "load"]

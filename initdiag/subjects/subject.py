@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from initdiag.errors import Place
 from initdiag.schemes import InitPlan, Role
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
+from initdiag.subjects.history import NOT_WATCHED, InitHistory
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -60,11 +61,13 @@ class Subject:
 
     Set by the loaders:
 
-    build() makes the module on torch's current default device, and owned says that its weights are ours to draw.
+    build() makes the module on torch's current default device. owned: the module was built for us, so that its weights
+        are ours to draw and it may be moved.
     states and logits split the forward: states(module, ids) is what the head reads, (B, T, d_model), and
         logits(module, states (…, d_model), rows) the logits of a range of the vocabulary, (…, rows), so that the
         logits of all tokens never exist at once.
     locate(path) says who sets a value of the config, for findings that point there.
+    declared and history: what its config promises, and what its init code was seen to do.
     plan: what the parameters are drawn from; of a module, roles are known when it has run once.
     """
 
@@ -78,27 +81,35 @@ class Subject:
     plan: InitPlan = UNPLANNED
     architecture: Architecture | None = None
     declared: Declared = Declared()
+    history: InitHistory = NOT_WATCHED
+    owned: bool = False
     build: Callable[[], nn.Module] | None = None
     states: Callable[[nn.Module, Tensor], Tensor] | None = None
     logits: Callable[[nn.Module, Tensor, slice], Tensor] | None = None
     locate: Callable[[str], Place | None] = _nowhere
 
     @property
+    def drawn_by_us(self) -> bool:
+        """Whether a scheme of ours draws the weights; else they are taken as they are."""
+        return self.plan.scheme != UNPLANNED.scheme
+
+    @property
     def head(self) -> str:
         """The name of the matrix that gives the logits; the embedding where the head is tied."""
         heads = self.plan.with_role(Role.LM_HEAD) or self.plan.with_role(Role.TOKEN_EMBEDDING)
-        return heads[0].parameter.name
+        return heads[0].parameter.name if heads else "the head"
 
     @property
     def head_std(self) -> float:
-        """The planned std of that matrix."""
-        return self.plan[self.head].distribution.std
+        """The planned std of that matrix; nan where none was found."""
+        head = self.plan.by_name.get(self.head)
+        return head.distribution.std if head else math.nan
 
     @property
     def residual_projections(self) -> str:
         """The residual projections, in words: their names without the layer."""
         entries = self.plan.with_role(*RESIDUAL_PROJECTIONS)
-        return " and ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", entry.parameter.name) for entry in entries))
+        return " and ".join(without_layers(entry.parameter.name for entry in entries))
 
     @property
     def residual_stds(self) -> dict[str, float]:
@@ -106,12 +117,17 @@ class Subject:
         entries = self.plan.with_role(*RESIDUAL_PROJECTIONS)
         return {str(entry.parameter.role): entry.unscaled_std for entry in reversed(entries)}
 
-    @property
-    def declares_multiplier(self) -> bool:
-        """Whether a tied head's large self-logit is the work of a declared embedding multiplier.
+    def declares_multiplier(self, tied: bool) -> bool:
+        """Whether a tied head's large self-logit is the work of a declared embedding multiplier (or embedding norm).
 
         It is where the table itself, without the multiplier, would give logits of no more than about unit std, as in
         Gemma: a multiplier doesn't excuse an N(1) table.
         """
-        shape = self.architecture
-        return shape.tied and shape.embedding_multiplier > 1 and self.head_std * math.sqrt(shape.d_model) <= UNIT
+        shape, head = self.architecture, self.plan.by_name.get(self.head)
+        declared = shape.embedding_multiplier > 1 if shape else bool(self.declared.embedding_multiplier)
+        return tied and declared and head is not None and self.head_std * math.sqrt(head.parameter.fan_in) <= UNIT
+
+
+def without_layers(names: Iterable[str]) -> tuple[str, ...]:
+    """Names with their layer numbers as *, each once."""
+    return tuple(dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in names))

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from initdiag.errors import PlanError
 from initdiag.measure import Measurements, total
+from initdiag.model import Architecture
 from initdiag.schemes import Constant, InitPlan, Role
 from initdiag.subjects import Subject
 from initdiag.theory.gaussian import mean_square
@@ -23,7 +25,8 @@ class Expectations:
 
     logit_std: σ_head·√d_model for a normed final state; None where no norm makes it so.
     branch_variances: by residual projection, for MLPs that read a norm.
-    scaling_ratio: what the plan promises: Σ over branches of (std / unscaled std)².
+    scaling_ratio: what the plan promises: Σ over branches of (std / unscaled std)²; None where nobody
+    promised anything.
     """
 
     loss: float
@@ -31,7 +34,7 @@ class Expectations:
     allowance: float
     logit_std: float | None
     branch_variances: Mapping[str, float]
-    scaling_ratio: float
+    scaling_ratio: float | None
 
 
 def expect(subject: Subject, batch: TokenBatch, measured: Measurements) -> Expectations:
@@ -42,19 +45,28 @@ def expect(subject: Subject, batch: TokenBatch, measured: Measurements) -> Expec
             the variance of the stream that it reads. Nothing else of it is looked at.
     """
     random, positions = batch.source == "random", measured.positions
+    vocab_size, shape = measured.loss.vocab_size, subject.architecture
     allowance = sampling_allowance(
-        subject.vocab_size, positions, batch.batch * batch.length if random else batch.distinct_targets
+        vocab_size, positions, batch.batch * batch.length if random else batch.distinct_targets
     )
     streams = [measured.residual.embedding_variance, *(at.stream_variance for at in measured.residual.branches)]
     reads = {at.projection: streams[at.index - 1] for at in measured.residual.branches if at.projection}
     return Expectations(
-        loss=expected_loss(subject.vocab_size, positions),
-        uniform_targets=expected_loss(subject.vocab_size, positions, uniform_targets=True),
+        loss=expected_loss(vocab_size, positions),
+        uniform_targets=expected_loss(vocab_size, positions, uniform_targets=True),
         allowance=allowance if random else allowance + TEXT_FLOOR,
-        logit_std=logit_std(subject, streams[-1]),
-        branch_variances=mlp_branch_variances(subject, reads),
-        scaling_ratio=promised_scaling(subject.plan),
+        logit_std=logit_std(subject, streams[-1]) if shape else read_logit_std(subject, measured),
+        branch_variances=mlp_branch_variances(subject, reads) if shape else {},
+        scaling_ratio=promised_scaling(subject.plan) if subject.drawn_by_us else None,
     )
+
+
+def read_logit_std(subject: Subject, measured: Measurements) -> float | None:
+    """Return σ_head·√d_model times the RMS of what the head was seen to read; None where it reads no norm."""
+    read, head = measured.wiring.head_read, subject.plan.by_name.get(measured.wiring.head or "")
+    if read is None or head is None or not read.normed:
+        return None
+    return head.distribution.std * math.sqrt(head.parameter.fan_in) * read.rms
 
 
 def logit_std(subject: Subject, stream: float = math.inf) -> float | None:
@@ -63,12 +75,12 @@ def logit_std(subject: Subject, stream: float = math.inf) -> float | None:
     Args:
         stream: the variance that the last norm reads; inf neglects its eps.
     """
-    shape, plan = subject.architecture, subject.plan
+    shape, plan = _reference(subject), subject.plan
     if not shape.final_norm and shape.placement == "pre":
         return None
     head = plan["token_embedding.weight" if shape.tied else "head.weight"].distribution
     last = "final_norm" if shape.final_norm else f"blocks.{shape.n_layers - 1}.mlp_norm"
-    state = _normed(subject, last, math.inf if shape.final_norm and shape.placement == "post" else stream)
+    state = _normed(subject, shape.eps, last, math.inf if shape.final_norm and shape.placement == "post" else stream)
     return None if state is None else head.std * math.sqrt(shape.d_model * state)
 
 
@@ -82,12 +94,12 @@ def mlp_branch_variances(subject: Subject, reads: Mapping[str, float] | None = N
         reads: the variance v that the norm before each MLP reads, by the MLP's residual projection; eps is neglected
             where it isn't given.
     """
-    shape, plan = subject.architecture, subject.plan
+    shape, plan = _reference(subject), subject.plan
     variances: dict[str, float] = {}
     for layer in range(shape.n_layers):
         mlp = f"blocks.{layer}.mlp"
         norm = "attention_norm" if shape.placement == "post" else "mlp_norm"  # the norm whose output the MLP reads
-        state = _normed(subject, f"blocks.{layer}.{norm}", (reads or {}).get(f"{mlp}.out.weight", math.inf))
+        state = _normed(subject, shape.eps, f"blocks.{layer}.{norm}", (reads or {}).get(f"{mlp}.out.weight", math.inf))
         if state is None:
             continue
         into = _output_variance(plan, f"{mlp}.input", shape.d_model * state)
@@ -107,6 +119,13 @@ def promised_scaling(plan: InitPlan) -> float:
     return total(factor * factor for factor in factors)
 
 
+def _reference(subject: Subject) -> Architecture:
+    """The architecture of the reference Transformer; of other modules none is known."""
+    if subject.architecture is None:
+        raise PlanError(f"{subject.name} is a module: its branches have no closed form")
+    return subject.architecture
+
+
 def _output_variance(plan: InitPlan, linear: str, input_square_sum: float) -> float:
     """Return the variance of one output of a linear layer whose inputs' squares sum to `input_square_sum`."""
     bias = plan.by_name.get(f"{linear}.bias")
@@ -114,10 +133,10 @@ def _output_variance(plan: InitPlan, linear: str, input_square_sum: float) -> fl
     return input_square_sum * weight.std * weight.std + (bias.distribution.std * bias.distribution.std if bias else 0.0)
 
 
-def _normed(subject: Subject, norm: str, stream: float) -> float | None:
+def _normed(subject: Subject, eps: float, norm: str, stream: float) -> float | None:
     """Return the mean square of a norm's output, gain²·v/(v + eps), or None where its gain is not planned constant."""
     scale = subject.plan[f"{norm}.weight"].distribution
     if not isinstance(scale, Constant) or math.isnan(stream):
         return None
-    shrink = 1.0 if math.isinf(stream) else stream / (stream + subject.architecture.eps)
+    shrink = 1.0 if math.isinf(stream) else stream / (stream + eps)
     return scale.value * scale.value * shrink

@@ -1,7 +1,17 @@
-"""The operation graph of one forward: residual stream, branches, attention. Needs torch."""
+"""The operation graph of one forward: residual stream, branches, attention, roles. Needs torch."""
 
 from __future__ import annotations
 
-from initdiag.trace.tracer import Addition, Attention, FusedAttention, SoftmaxAttention, Tracer
+from initdiag.trace.events import Addition, Attention, FusedAttention, Reading, Routing, SoftmaxAttention
+from initdiag.trace.tracer import Callbacks, Tracer
 
-__all__ = ["Addition", "Attention", "FusedAttention", "SoftmaxAttention", "Tracer"]
+__all__ = [
+    "Addition",
+    "Attention",
+    "Callbacks",
+    "FusedAttention",
+    "Reading",
+    "Routing",
+    "SoftmaxAttention",
+    "Tracer",
+]

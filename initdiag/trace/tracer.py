@@ -1,72 +1,88 @@
-"""Watches the operations of one forward, of any module, and reports residual additions and attention as they run.
+"""Watches the operations of one forward, of any module, and reports what happens to the residual stream as it happens.
 
 A TorchDispatchMode sees every operation below autograd, whether a module was called, its `.forward` was called, or
 no module is there at all; the model itself carries nothing of ours. Nothing is kept alive: lineages hang on tensors
-by weak reference, and numbers are taken on the spot by the two callbacks.
+by weak reference, and numbers are taken on the spot by the callbacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from initdiag.trace.lineage import ADDITIONS, STREAM, TOKEN_IDS, Lineage, descend
+from initdiag.schemes import Role
+from initdiag.trace import descent
+from initdiag.trace.descent import Call
+from initdiag.trace.events import Addition, Attention, FusedAttention, Reading, Routing, SoftmaxAttention
+from initdiag.trace.frames import where
+from initdiag.trace.lineage import (
+    ADDITIONS,
+    FUSED_BIAS,
+    LOOKUPS,
+    NORMS,
+    NOTHING,
+    PRODUCTS,
+    TOKEN_IDS,
+    VIEWS,
+    Chain,
+    Lineage,
+    Term,
+)
+from initdiag.trace.roles import Notes, Product
+
+
+def _ignore(_: Any) -> None:
+    return None
 
 
 @dataclass(frozen=True)
-class Addition:
-    """One residual addition: after = before + branch (all of the stream's shape, (B, T, d_model))."""
+class Callbacks:
+    """What is called as things happen; the tensors in an event are only good during the call."""
 
-    projection: str | None
-    kind: str
-    before: Tensor
-    branch: Tensor
-    after: Tensor
-
-
-@dataclass(frozen=True)
-class FusedAttention:
-    """Queries (B, H, T, head_dim) and keys (B, H or fewer, T, head_dim) as they enter fused attention."""
-
-    query: Tensor
-    key: Tensor
-    causal: bool
-    scale: float
-    mask: Tensor | None
-    source: str | None
-
-
-@dataclass(frozen=True)
-class SoftmaxAttention:
-    """Attention logits (B, H, T, T), masked, as they enter a plain softmax."""
-
-    logits: Tensor
-    source: str | None
-
-
-Attention = FusedAttention | SoftmaxAttention
+    addition: Callable[[Addition], None] = _ignore
+    attention: Callable[[Attention], None] = _ignore
+    reading: Callable[[Reading], None] = _ignore
+    routing: Callable[[Routing], None] = _ignore
+    product: Callable[[str, Tensor], None] = lambda *_: None
+    between: Callable[[], None] = lambda: None
 
 
 class Tracer(TorchDispatchMode):
-    """Use as a context manager around a forward; `ids` is the tensor of token ids that the forward gets."""
+    """Use as a context manager around a forward; `ids` is the tensor of token ids that the forward gets.
+
+    starts: weights whose product with the embedding begins the stream (factorised embeddings).
+    """
 
     def __init__(
         self,
         module: nn.Module,
         ids: Tensor,
-        on_addition: Callable[[Addition], None],
-        on_attention: Callable[[Attention], None],
+        on_addition: Callable[[Addition], None] = _ignore,
+        on_attention: Callable[[Attention], None] = _ignore,
+        *,
+        callbacks: Callbacks | None = None,
+        starts: Collection[str] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._on_addition = on_addition
-        self._on_attention = on_attention
+        self._calls = callbacks or Callbacks(on_addition, on_attention)
+        self._starts = starts
         self._lineages: Any = WeakTensorKeyDictionary()
+        self._written: dict[int, tuple[StorageWeakRef, Lineage]] = {}
+        self._modules = {id(part): name for name, part in module.named_modules()}
+        self._streams = self._reads = 0
+        self._reading: Any = WeakTensorKeyDictionary()
+        self._tables = {id(buffer): name for name, buffer in module.named_buffers() if not buffer.is_floating_point()}
+        self.notes = Notes()
+        self.embeddings: list[str] = []
+        self.entries: list[str] = []  # products with the bare embedding, before any branch: where a stream may begin
+        self.additions = 0
         for name, parameter in module.named_parameters():
             self._lineages[parameter] = Lineage(parameter=name)
         self._lineages[ids] = TOKEN_IDS
@@ -76,29 +92,280 @@ class Tracer(TorchDispatchMode):
         """Keep torch from wrapping the method below for torch.compile: that alone imports torch._dynamo, 1.2 s."""
         return False
 
+    def of(self, tensor: Tensor) -> Lineage:
+        """Return what is known of a tensor."""
+        lineage = self._lineages.get(tensor, NOTHING)
+        if self._written and not lineage.from_ids:
+            written = self._written.get(tensor.untyped_storage().data_ptr())
+            if written and not written[0].expired():
+                return written[1]
+        return lineage  # type: ignore[no-any-return]
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        inputs = [*_tensors(args), *_tensors(kwargs.values())]
-        parents = [self._of(tensor) for tensor in inputs]  # before the call: an in-place one changes its own history
-        operation = func._schema.name.removeprefix("aten::")
-        before = _overwritten(operation, inputs, parents)
+        self._calls.between()
+        name = getattr(getattr(func, "_schema", None), "name", str(func)).rpartition("::")[2]
+        if torch.is_inference_mode_enabled() and func._can_decompose():
+            with self:  # inference mode hands on whole functions such as linear; what they are made of is looked at
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        in_place = name.endswith("_") and not name.endswith("__")
+        operation = name.removesuffix("_") if in_place else name
+        inputs = list(_tensors((*args, *kwargs.values())))
+        parents = [self.of(tensor) for tensor in inputs]  # before the call: an in-place one changes its own history
+        call = Call(func, operation, args, kwargs, inputs, parents)
+        before = inputs[0].clone() if in_place and operation in ADDITIONS and parents[0].from_ids else None
         result = func(*args, **kwargs)
-        lineage = descend(operation, parents)
-        if operation.startswith("_scaled_dot_product"):
-            lineage = replace(lineage, attention=True)
-            self._on_attention(_fused(func, args, kwargs, inputs, parents))
-        elif operation in ("_softmax", "_safe_softmax") and _is_attention(inputs[0], parents[0]):
-            lineage = replace(lineage, attention=True)
-            self._on_attention(SoftmaxAttention(inputs[0], parents[0].projection))
-        elif operation in ADDITIONS and (addition := _residual(args, kwargs, parents, result, before)):
-            lineage = STREAM
-            self._on_addition(addition)
-        for tensor in _tensors((result,)):
-            self._lineages[tensor] = lineage
+        lineage = self._lineage(call, before, result)
+        self._keep(call, lineage, result, in_place)
         return result
 
-    def _of(self, tensor: Tensor) -> Lineage:
-        return self._lineages.get(tensor, Lineage())  # type: ignore[no-any-return]
+    def _keep(self, call: Call, lineage: Lineage, result: Any, in_place: bool) -> None:
+        several = isinstance(result, list | tuple) and call.operation in VIEWS
+        for at, tensor in enumerate(_tensors((result,))):
+            self._lineages[tensor] = descent.chosen(lineage, at) if several else lineage
+        if in_place and lineage.from_ids and isinstance(result, Tensor):
+            storage = result.untyped_storage()
+            self._written[storage.data_ptr()] = (StorageWeakRef(storage), lineage)
+
+    def _lineage(self, call: Call, before: Tensor | None, result: Any) -> Lineage:
+        operation, parents = call.operation, call.parents
+        if not parents:
+            return NOTHING
+        if operation in LOOKUPS and (found := self._looked_up(call, result)):
+            return found
+        if operation.startswith("_scaled_dot_product"):
+            return self._fused_attention(call)
+        if operation in PRODUCTS and (found := self._product(call, result)):
+            return found
+        if operation in ADDITIONS and (found := self._residual(call, before, result)):
+            return found
+        lineage = descent.descend(call)
+        self._note(call, lineage, result)
+        if operation == "add" and lineage.left:
+            return self._sum(call, before, lineage)
+        return lineage
+
+    def _looked_up(self, call: Call, result: Any) -> Lineage | None:
+        table, index = call.parents[0], call.parents[-1]
+        if not table.parameter or table.from_ids or not index.from_ids or index.roots:
+            if not table.from_ids and index.ids and (name := self._tables.get(id(call.inputs[0]))):
+                experts = int(call.inputs[0].max()) + 1
+                self._calls.routing(Routing(name, experts, result))
+            return None
+        exact = "rows are looked up by token ids"
+        if not index.ids:
+            self.notes.note(table.parameter, Role.POSITION_EMBEDDING, "looked up by positions that token ids give")
+        return self._new_stream(table.parameter, exact if index.ids else None)
+
+    def _new_stream(self, parameter: str, evidence: str | None) -> Lineage:
+        if evidence:
+            self.notes.note(parameter, Role.TOKEN_EMBEDDING, evidence)
+            self.embeddings.append(parameter)
+        mask = 1 << self._streams
+        self._streams += 1
+        return Lineage(from_ids=True, stream=mask, roots=mask)
+
+    def _product(self, call: Call, result: Tensor) -> Lineage | None:
+        places = descent.weight_of(call)
+        left, right = descent.operands(call)
+        if places is None:
+            pair = call.parents[left : right + 1]
+            if len(pair) == 2 and all(parent.left for parent in pair):
+                lineage = descent.mixture(call)
+                if pair[0].weights and pair[0].mixes:
+                    self.notes.attention(NOTHING, NOTHING, pair[1])
+                return lineage
+            return None
+        x, w = places
+        source, weight = call.parents[x], call.parents[w]
+        name = weight.parameter or ""
+        self._record(call, x, w, result)
+        if not source.roots and source.from_ids:
+            return self._new_stream(name, "its product with one-hot token ids is the embedding")
+        if source.stream and name in self._starts:
+            self.notes.note(name, Role.MLP_IN, "it brings the embedding to the width of the stream")
+            return descent.after_addition(source)
+        if source.stream and not self.additions:
+            self.entries.append(name)
+        if source.left:
+            for feeding in (source.projection, *source.also):
+                if feeding:
+                    self.notes.consumers.setdefault(feeding, set()).add(name)
+        reads = self._read(name, source, call.inputs[x]) if source.stream else source.reads
+        lineage = descent.product(call, x, w, reads)
+        if result.dim() and result.shape[-1] > 1:
+            lineage = replace(lineage, chains=(Chain(tuple(result.shape)),))
+        self._calls.product(name, result)
+        if call.operation in FUSED_BIAS and (bias := call.parents[0]).parameter and not bias.from_ids:
+            self._bias(bias.parameter, name)
+        elif call.operation in FUSED_BIAS and (found := self._fused_residual(call, lineage, result)):
+            return found
+        return lineage
+
+    def _record(self, call: Call, x: int, w: int, result: Tensor) -> None:
+        weight = call.inputs[w]
+        outputs = result.shape[-1] if w > x else result.shape[-2] if result.dim() > 1 else 1
+        fan_in = call.inputs[x].shape[-1] if w > x else weight.shape[-1]
+        if call.operation == "convolution":
+            outputs, fan_in = weight.shape[0], weight[0].numel()
+        flipped = call.parents[w].flipped
+        transposed = (not flipped if w > x else flipped) and call.operation != "convolution"
+        self.notes.products.setdefault(
+            call.parents[w].parameter or "", Product(int(fan_in), int(outputs), bool(transposed))
+        )
+
+    def _bias(self, bias: str | None, weight: str) -> None:
+        if bias:
+            self.notes.biases[bias] = weight
+            self.notes.note(bias, Role.BIAS, f"added to the outputs of {weight}")
+
+    def _read(self, name: str, source: Lineage, value: Tensor) -> frozenset[int]:
+        index = self._reads
+        self._reads += 1
+        self._calls.reading(Reading(index, name, source.normed, source.gain, value))
+        return frozenset((index,))
+
+    def _fused_attention(self, call: Call) -> Lineage:
+        query, key, value = call.parents[:3]
+        self.notes.attention(query, key, value)
+        self._calls.attention(_fused(call))
+        return descent.attended(query, key, value)
+
+    def _fused_residual(self, call: Call, branch: Lineage, after: Tensor) -> Lineage | None:
+        """addmm with the stream as its bias: after = beta·stream + alpha·(hidden @ weight)."""
+        stream = call.parents[0]
+        if not (stream.stream & branch.roots) or call.inputs[0].shape != after.shape:
+            return None
+        before = call.inputs[0] * call.kwargs.get("beta", 1)
+        return self._added(stream, branch, before, after - before, after)
+
+    def _residual(self, call: Call, kept: Tensor | None, after: Tensor) -> Lineage | None:
+        """left + alpha·right: a branch that is added to the stream that it left."""
+        parents, operation = call.parents, call.operation
+        if len(parents) < 2 or len(call.args) < 2:
+            return None
+        first = call.inputs[0] if kept is None else kept
+        if operation == "addcmul":
+            branch = max(parents[1:], key=lambda parent: parent.products)
+            pairs = [(0, branch, first, after - first)]
+        elif call.inputs[0].shape != call.inputs[1].shape:
+            return None
+        else:
+            alpha = call.kwargs.get("alpha", 1)
+            second = call.inputs[1] if alpha == 1 else call.inputs[1] * alpha
+            if operation == "sub":
+                second = -second
+            elif operation == "rsub":
+                first, second = -first * alpha, call.inputs[1]
+            pairs = [(0, parents[1], first, second), (1, parents[0], second, first)]
+        for at, branch, before, written in pairs:
+            stream = parents[at]
+            if stream.stream & branch.roots and branch.left and not branch.stat and not stream.stat:
+                return self._added(stream, branch, before, written, after)
+        return None
+
+    def _added(self, stream: Lineage, branch: Lineage, before: Tensor, written: Tensor, after: Tensor) -> Lineage:
+        module, source = where(self._modules)
+        self.additions += 1
+        carried = "normed" if stream.normed else "scaled" if stream.scaled else "same"
+        terms = branch.terms if len({term.lineage.attention for term in branch.terms}) > 1 else ()
+        for part, term in enumerate(terms or (Term(branch, written),)):
+            self.notes.residual(term.lineage)
+            value = term.value if term.factor == 1 else term.value * term.factor
+            self._calls.addition(
+                Addition(
+                    projection=term.lineage.projection,
+                    kind=term.lineage.kind,
+                    before=before,
+                    branch=value,
+                    after=after,
+                    part=part,
+                    parts=len(terms) or 1,
+                    stream=stream.stream,
+                    carried=carried,
+                    carried_by=stream.gain if stream.normed else None,
+                    normed=term.lineage.normed,
+                    reads=term.lineage.reads,
+                    module=module,
+                    source=source,
+                )
+            )
+        return descent.after_addition(stream)
+
+    def _sum(self, call: Call, kept: Tensor | None, lineage: Lineage) -> Lineage:
+        """A sum of two branches that is still to be added to the stream: keep its addends apart."""
+        if len(call.inputs) != 2 or call.inputs[0].shape != call.inputs[1].shape or call.kwargs.get("alpha", 1) != 1:
+            return lineage
+        left, right = call.parents
+        if not (left.left and right.left and left.projection and right.projection) or lineage.scores:
+            return lineage
+        if left.attention == right.attention and not (left.terms or right.terms):
+            return lineage
+        values = (call.inputs[0] if kept is None else kept, call.inputs[1])
+        terms = [
+            term
+            for parent, value in zip((left, right), values, strict=True)
+            for term in (parent.terms or (Term(replace(parent, terms=()), value),))
+        ]
+        return replace(lineage, terms=tuple(terms))
+
+    def _note(self, call: Call, lineage: Lineage, result: Any) -> None:
+        """Note what an operation shows of the parameters and projections that it meets."""
+        operation, parents = call.operation, call.parents
+        if operation in ("_softmax", "_safe_softmax") and lineage.weights and parents[0].scores:
+            query, key = parents[0].scores
+            self.notes.attention(query, key, None)
+            if call.inputs[0].dim() >= 3 and call.inputs[0].shape[-1] > 1:
+                self._calls.attention(SoftmaxAttention(call.inputs[0], query.projection))
+        elif operation in descent.CHOICES and parents[0].left and not parents[0].mixes:
+            self._routed(call, parents[0], result)
+        elif operation in NORMS:
+            names = [parent.parameter for parent in parents[1:]]
+            self.notes.note(names[0] if names else None, Role.NORM_SCALE, "the gain of a norm")
+            self.notes.note(names[1] if len(names) > 1 else None, Role.NORM_BIAS, "the shift of a norm")
+        elif operation == "glu" and parents[0].projection in self.notes.products:
+            self._glu(parents[0])
+        elif operation in ("mul", "add", "sub", "div") and len(parents) == 2:
+            self._elementwise(call)
+
+    def _elementwise(self, call: Call) -> None:
+        parents, notes = call.parents, self.notes
+        for at, other in ((0, 1), (1, 0)):
+            parameter, value = parents[at].parameter, parents[other]
+            if not parameter or parents[at].from_ids or not value.from_ids:
+                continue
+            if call.operation in ("mul", "div"):
+                role = Role.NORM_SCALE if value.normed else Role.MULTIPLIER
+                said = "the gain of a norm" if value.normed else "it multiplies a branch or the stream"
+                notes.note(parameter, role, said)
+            elif value.scores:
+                notes.note(parameter, Role.OTHER, "added to attention logits")
+            elif call.inputs[at].dim() > 1 and value.stream:
+                notes.note(parameter, Role.POSITION_EMBEDDING, "added to the embedding without looking at token ids")
+            elif value.normed and not (value.left and value.projection in notes.products and not value.gain):
+                notes.note(parameter, Role.NORM_BIAS, "the shift of a norm")
+            elif value.left and value.projection:
+                self._bias(parameter, value.projection)
+        if call.operation == "mul" and all(parent.left for parent in parents):
+            notes.gated(parents[0], parents[1])
+
+    def _glu(self, packed: Lineage) -> None:
+        name, half = packed.projection or "", self.notes.products[packed.projection or ""].outputs // 2
+        self.notes.found.setdefault(name, {}).update(
+            {
+                ((0, half),): (Role.MLP_IN, "the first half of a GLU"),
+                ((half, 2 * half),): (Role.MLP_GATE, "the second half of a GLU"),
+            }
+        )
+
+    def _routed(self, call: Call, scores: Lineage, result: Any) -> None:
+        chosen = result[1] if isinstance(result, list | tuple) else result
+        if not scores.projection or scores.products != 1 or chosen.is_floating_point():
+            return
+        self.notes.note(scores.projection, Role.ROUTER, "the largest of its outputs choose experts")
+        self._calls.routing(Routing(scores.projection, call.inputs[0].shape[-1], chosen))
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
@@ -109,41 +376,16 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
-def _overwritten(operation: str, inputs: list[Tensor], parents: list[Lineage]) -> Tensor | None:
-    """Keep what an in-place residual addition is about to overwrite."""
-    if operation == "add_" and len(inputs) == 2 and parents[0].from_ids and inputs[0].shape == inputs[1].shape:
-        return inputs[0].clone()
-    return None
-
-
-def _residual(args: Any, kwargs: Any, parents: list[Lineage], result: Tensor, before: Tensor | None) -> Addition | None:
-    """Tell whether `left + alpha·right` adds a branch to the stream; the branch is what left the stream."""
-    if len(parents) != 2 or args[0].shape != args[1].shape:
-        return None
-    left, right = args[0] if before is None else before, args[1]
-    right = right * kwargs["alpha"] if kwargs.get("alpha", 1) != 1 else right
-    for stream, branch, at in ((left, right, 0), (right, left, 1)):
-        leaver = parents[1 - at]
-        if parents[at].on_stream and leaver.from_ids and not leaver.on_stream:
-            return Addition(leaver.projection, leaver.kind, stream, branch, result)
-    return None
-
-
-def _is_attention(logits: Tensor, lineage: Lineage) -> bool:
-    """A softmax over the last of four axes of something that left the stream: (B, H, T, T), not a router's (N, E)."""
-    return logits.dim() == 4 and lineage.from_ids and logits.shape[-1] > 1
-
-
-def _fused(func: Any, args: Any, kwargs: Any, inputs: list[Tensor], parents: list[Lineage]) -> FusedAttention:
-    names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
+def _fused(call: Call) -> FusedAttention:
+    names = [argument.name for argument in call.function._schema.arguments]
+    given = dict(zip(names, call.args, strict=False)) | call.kwargs
     scale = given.get("scale")
     mask = given.get("attn_mask", given.get("attn_bias"))
     return FusedAttention(
-        query=inputs[0],
-        key=inputs[1],
+        query=call.inputs[0],
+        key=call.inputs[1],
         causal=bool(given.get("is_causal", False)),
-        scale=float(scale) if scale is not None else inputs[0].shape[-1] ** -0.5,
-        mask=mask if isinstance(mask, torch.Tensor) else None,
-        source=parents[0].projection,
+        scale=float(scale) if scale is not None else call.inputs[0].shape[-1] ** -0.5,
+        mask=mask if isinstance(mask, Tensor) else None,
+        source=call.parents[0].projection,
     )

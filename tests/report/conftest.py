@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from initdiag.check import prepare
+from initdiag.case import prepare
 from initdiag.config import load, with_init
 from initdiag.errors import Location
 from initdiag.measure import (

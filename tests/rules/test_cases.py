@@ -12,7 +12,7 @@ import yaml
 from torch import nn
 
 from initdiag import rules, theory
-from initdiag.check import prepare
+from initdiag.case import prepare
 from initdiag.config import ConfigFile, load, with_init
 from initdiag.engines import Settings, dense
 from initdiag.measure.observe import observe

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import pytest
 
 from initdiag.schemes import Constant, Distribution, Normal, Uniform
+from initdiag.schemes.distributions import Truncated
 
 
 def moment(of_z: Callable[[float], float], power: int) -> float:
@@ -17,11 +19,25 @@ def moment(of_z: Callable[[float], float], power: int) -> float:
     return math.fsum(of_z(z) ** power * math.exp(-z * z / 2) for z in nodes) * step / math.sqrt(2 * math.pi)
 
 
+def truncated(sigma: float, cut: float) -> Callable[[float], float]:
+    """sigma·Φ⁻¹(Φ(−c) + (Φ(c) − Φ(−c))·Φ(z)), mirrored where Φ(z) would round to 1."""
+    standard = NormalDist()
+    low, mass = standard.cdf(-cut), standard.cdf(cut) - standard.cdf(-cut)
+
+    def of_z(z: float) -> float:
+        return math.copysign(sigma * standard.inv_cdf(low + mass * standard.cdf(-abs(z))), z)
+
+    return lambda z: of_z(z) if z else 0.0
+
+
 AS_FUNCTION_OF_Z: list[tuple[Distribution, Callable[[float], float]]] = [
     (Normal(0.02), lambda z: 0.02 * z),
     (Normal(3.0), lambda z: 3.0 * z),
     (Uniform(0.5), lambda z: 0.5 * math.erf(z / math.sqrt(2))),
     (Uniform(2.0), lambda z: 2.0 * math.erf(z / math.sqrt(2))),
+    (Truncated(0.02, 2.0), truncated(0.02, 2.0)),
+    (Truncated(1.0, 0.5), truncated(1.0, 0.5)),
+    (Truncated(3.0, 3.0), truncated(3.0, 3.0)),
 ]
 
 
@@ -32,6 +48,15 @@ def test_std_and_kurtosis(distribution: Distribution, of_z: Callable[[float], fl
     square = moment(of_z, 2)
     assert distribution.std == pytest.approx(math.sqrt(square), rel=1e-9)
     assert distribution.kurtosis == pytest.approx(moment(of_z, 4) / square**2, rel=1e-9)
+
+
+def test_a_cut_normal_lies_between_uniform_and_normal() -> None:
+    assert Truncated(1.0, 2.0).std == pytest.approx(0.8796, abs=5e-5)  # the factor that JAX divides by
+    assert Truncated(1.0, 3.0).std == pytest.approx(0.9866, abs=5e-5)
+    assert Truncated(1.0, 9.0).std == pytest.approx(1.0, rel=1e-12)
+    assert Truncated(1.0, 9.0).kurtosis == pytest.approx(3.0, rel=1e-12)
+    assert Truncated(1.0, 0.05).std == pytest.approx(Uniform(0.05).std, rel=1e-3)
+    assert Truncated(1.0, 0.05).kurtosis == pytest.approx(1.8, rel=1e-3)
 
 
 def test_a_constant_has_no_spread_and_no_shape() -> None:
@@ -45,6 +70,7 @@ def test_a_constant_has_no_spread_and_no_shape() -> None:
         (Normal(0.02), "N(0.02)"),
         (Normal(0.02 / math.sqrt(24)), "N(0.004082)"),  # 0.02/√24 = 0.00408248…
         (Uniform(1 / math.sqrt(768)), "U(0.03608)"),  # 1/√768 = 0.0360843…
+        (Truncated(0.02, 2.0), "N(0.02)<2σ"),
         (Constant(1.0), "1"),
         (Constant(0.0), "0"),
     ],

@@ -1,0 +1,209 @@
+"""From a target to a run: what `check`, `compare` and `plan` have in common. It knows all rooms."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from initdiag.errors import UsageError, require_type
+from initdiag.request import Progress, Request
+from initdiag.versions import versions
+
+if TYPE_CHECKING:
+    from initdiag.config import ConfigFile
+    from initdiag.engines.dense import Weights
+    from initdiag.report import Run
+    from initdiag.subjects import Subject
+    from initdiag.tokens import TokenBatch
+
+
+@dataclass(frozen=True)
+class Case:
+    """A subject, the settings it is judged by, and the tokens that it will read."""
+
+    file: ConfigFile
+    subject: Subject
+    batch: TokenBatch
+
+
+def case_of(target: Any, request: Request, progress: Progress | None = None) -> Case:
+    """Prepare any target.
+
+    Raises:
+        ConfigError, UsageError, TokenError, PlanError: bad input.
+        RunError: a module that can't be built, or looked at.
+    """
+    from initdiag import subjects
+
+    if not subjects.is_module_target(target):
+        return prepare(configure(target, request))
+    return module_case(load_module(target, request, progress), request)
+
+
+def load_module(target: Any, request: Request, progress: Progress | None = None) -> Subject:
+    """Build or take the module that a target names, on the device and in the dtype that are asked for."""
+    from initdiag.engines import import_torch
+
+    if progress:
+        progress(f"{name_of(target)}: building the model")
+    import_torch()
+    from initdiag.engines import dense
+    from initdiag.subjects.loading import load_module as load
+
+    subject = load(
+        target,
+        kwargs=request.kwargs,
+        vocab_size=request.vocab_size or 0,
+        causal=request.causal,
+        trust_remote_code=request.trust_remote_code,
+        seed=request.seed or 0,
+    )
+    return dense.placed(subject, request.run_settings)
+
+
+def name_of(target: Any) -> str:
+    """How a target is called before anything is known of it."""
+    return target if isinstance(target, str) else getattr(target, "name", "") or type(target).__name__
+
+
+def configure(target: Any, request: Request, *, drop_options: bool = False) -> ConfigFile:
+    """Load a config and put the caller's words in place of the config's.
+
+    With `drop_options`, an override of a parameter that the scheme doesn't have is dropped in silence.
+    """
+    from initdiag.config import Config, ConfigFile, from_mapping, load
+
+    path = (str, os.PathLike)
+    expected = (
+        "a config file, a shipped config, a mapping, an import path such as pkg.model:GPT, a Hugging Face config.json, "
+        "an nn.Module or an initdiag.Subject"
+    )
+    require_type("target", target, (*path, Mapping, Config, ConfigFile), expected)
+    for name, given in (
+        ("--kwargs", bool(request.kwargs)),
+        ("--vocab-size", request.vocab_size is not None),
+        ("--trust-remote-code", request.trust_remote_code),
+    ):
+        if given:
+            raise UsageError(f"{name}: only for modules and Hugging Face configs; {name_of(target)} is neither")
+    if isinstance(target, ConfigFile):
+        file = target
+    elif isinstance(target, Mapping | Config):
+        file = from_mapping(target, "config", request.overrides)
+    else:
+        file = load(os.fspath(target), request.overrides)
+    return _worded(file, request, drop_options)
+
+
+def _worded(file: ConfigFile, request: Request, drop_options: bool) -> ConfigFile:
+    from initdiag.config import with_init, with_tokens
+
+    file = with_init(file, scheme=request.scheme, seed=request.seed, drop_options=drop_options)
+    text, tokens = request.text, request.tokens
+    if text is not None or tokens is not None or request.tokenizer is not None:
+        source = "text" if text is not None else "file" if tokens is not None else None
+        path = text if text is not None else tokens
+        file = with_tokens(file, source=source, path=path, tokenizer=request.tokenizer)
+    return file
+
+
+def prepare(file: ConfigFile) -> Case:
+    """Plan the weights and read the tokens; everything that can be wrong without a model is found here."""
+    from initdiag import subjects
+
+    return _read(file, subjects.load(file))
+
+
+def module_case(subject: Subject, request: Request, *, drop_options: bool = False) -> Case:
+    """The case of a module: its settings are those of a config without a model, and a scheme plans by role."""
+    from initdiag import config
+
+    if request.scheme is None and (given := [one for one in request.overrides if one.strip().startswith("init.std")]):
+        raise UsageError(f"--set {given[0]}: {subject.name} draws its own weights; give a --scheme to draw them anew")
+    file = config.without_model(
+        subject.name, subject.target, subject.vocab_size, subject.declared.context, request.overrides
+    )
+    file = _worded(file, request, drop_options)
+    case = _read(file, subject)
+    return replace(case, subject=planned(case)) if request.scheme is not None else case
+
+
+def planned(case: Case, *, as_they_are: bool = False) -> Subject:
+    """Plan a module's weights, by the config's scheme or as they are: one forward shows what every parameter is for."""
+    from initdiag.engines import dense
+    from initdiag.measure.observe import as_built, survey
+    from initdiag.measure.weights import measure_parameters
+    from initdiag.schemes import scheme_named
+    from initdiag.subjects.planned import plan_by_role
+
+    init, subject = case.file.config.init, case.subject
+    weights = dense.realize(subject, init.seed, dense.AS_THEY_ARE)
+    roles, branches, wiring = dense.forward(subject, weights, case.batch, survey)
+    if as_they_are:
+        return replace(subject, plan=as_built(subject, roles, measure_parameters(weights.module)))
+    sizes = {
+        "n_layers": max(1, len(branches)) / 2,  # formulas have 2N branches in N layers
+        "d_model": wiring.d_model,
+        "vocab_size": subject.vocab_size,
+    }
+    plan = plan_by_role(scheme_named(init.scheme), roles, sizes, init.parameters, weights.module)
+    return replace(subject, plan=plan)
+
+
+def _read(file: ConfigFile, subject: Subject) -> Case:
+    from initdiag import rules, tokens
+
+    config = file.config
+    rules.selected(subject, config.gate)
+    batch = tokens.read(
+        config.tokens,
+        vocab_size=subject.vocab_size,
+        length=config.length,
+        seed=config.token_seed,
+        folder=file.folder,
+    )
+    return Case(file, subject, batch)
+
+
+def diagnose(
+    case: Case, request: Request, progress: Progress | None = None, reuse: Weights | None = None, told: str = ""
+) -> tuple[Run, Weights]:
+    """Run a case and judge it; returns its weights too, for the next case to draw over. `told` begins its progress."""
+    from initdiag import rules, theory
+    from initdiag.engines import import_torch
+    from initdiag.report import Run
+
+    seed, settings, subject = case.file.config.init.seed, request.run_settings, case.subject
+    if progress:
+        drawing = f"{subject.plan.scheme}, seed {seed}: drawing weights, " if subject.drawn_by_us else ""
+        passes = "one forward and backward" if request.backward else "one forward"
+        progress(f"{told}{subject.name}, {drawing}{passes}")
+    import_torch()  # only here, when all that can be wrong without it has been checked
+    from initdiag.engines import dense
+    from initdiag.measure.observe import observe
+
+    measured, weights = dense.run(
+        subject,
+        case.batch,
+        seed,
+        settings,
+        lambda of, module, batch: observe(of, module, batch, backward=request.backward),
+        reuse,
+    )
+    subject = replace(subject, plan=measured.plan)
+    expected = theory.expect(subject, case.batch, measured)
+    findings = rules.judge(subject, measured, expected, case.file.config.gate)
+    run = Run(
+        subject=subject,
+        batch=case.batch,
+        seed=seed,
+        engine="dense",
+        dtype=dense.dtype_of(weights.module),
+        measured=measured,
+        expected=expected,
+        findings=findings,
+        versions={**versions(), **dense.environment(settings, weights.module)},
+    )
+    return run, weights

@@ -1,0 +1,164 @@
+"""Takes the numbers while a forward runs: what the tracer's callbacks fill."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from initdiag.measure.attention import largest_logit, sharpness
+from initdiag.measure.gradients import BranchGradients
+from initdiag.measure.statistics import moments, variance, widened
+from initdiag.measure.values import AttentionMeasure, Branch, HeadroomMeasure, Read, RouterMeasure
+from initdiag.schemes.roles import layer_of
+from initdiag.trace import Addition, Attention, Callbacks, Reading, Routing
+
+
+NOTHING_YET = HeadroomMeasure(0.0, "")
+
+
+@dataclass
+class Watch:
+    """Numbers of one forward; `gradients` is there when a backward will follow."""
+
+    gradients: BranchGradients | None = None
+    branches: list[Branch] = field(default_factory=list)
+    reads: dict[int, Read] = field(default_factory=dict)
+    attentions: list[AttentionMeasure] = field(default_factory=list)
+    routers: dict[str, RouterMeasure] = field(default_factory=dict)
+    embedding_variance: float = math.nan
+    headroom: HeadroomMeasure = NOTHING_YET
+    width: int = 0
+    _streams: list[int] = field(default_factory=list)
+    _after: dict[int, float] = field(default_factory=dict)
+    _last_read: Callable[[], Tensor | None] = lambda: None
+    _rms: float = math.nan
+
+    @property
+    def callbacks(self) -> Callbacks:
+        return Callbacks(
+            addition=self.add,
+            attention=self.attend,
+            reading=self.read,
+            routing=self.route,
+            product=self.product,
+            between=self.gradients.attach if self.gradients else lambda: None,
+        )
+
+    def add(self, addition: Addition) -> None:
+        """Measure one residual addition; a branch is named after the weight that wrote it."""
+        index = len(self.branches) + 1
+        name = _module_of(addition.projection) if addition.projection else addition.module or f"branch {index}"
+        if addition.stream not in self._streams:
+            self._streams.append(addition.stream)
+        self.width = self.width or addition.after.shape[-1]
+        stream, before = self._streams.index(addition.stream), variance(addition.before)
+        first = addition.stream not in self._after
+        if first and not self.branches:
+            self.embedding_variance = before
+        earlier = self._after.get(addition.stream, math.nan)
+        if addition.part == 0:
+            after, share = variance(addition.after), token_share(addition.after)
+            residue = _residue(addition) if addition.parts == 1 else 0.0
+            self._largest(addition.after, name)
+        else:
+            last = self.branches[-1]
+            after, share, residue = last.stream_variance, last.token_share, last.residue
+        self.branches.append(
+            Branch(
+                index=index,
+                name=name,
+                layer=layer_of(name),
+                kind=addition.kind,
+                projection=addition.projection,
+                branch_variance=variance(addition.branch),
+                stream_variance=after,
+                module=addition.module,
+                source=addition.source,
+                stream=stream,
+                normed=addition.normed,
+                carried="first" if first else addition.carried if addition.part == 0 else "same",
+                carried_by=addition.carried_by if addition.part == 0 else None,
+                joined=addition.parts,
+                keep=math.sqrt(before / earlier) if addition.carried == "scaled" and earlier > 0 else 1.0,
+                residue=residue,
+                token_share=share,
+                reads=tuple(self.reads[at] for at in sorted(addition.reads) if at in self.reads),
+            )
+        )
+        self._after[addition.stream] = after
+        if self.gradients:
+            self.gradients.watch(index, addition.after)  # the branch's gradient is that of what it was added to
+
+    def attend(self, attention: Attention) -> None:
+        """Measure one attention, named after the module whose queries it uses."""
+        name = _module_of(_module_of(attention.source or "")) or f"attention {len(self.attentions) + 1}"
+        logit_std, entropy_ratio = sharpness(attention)
+        self.attentions.append(AttentionMeasure(name, layer_of(name), logit_std, entropy_ratio))
+        self._at_most(largest_logit(attention), name)
+
+    def read(self, reading: Reading) -> None:
+        """Measure what a product reads from the stream; the readers of one tensor share the number."""
+        if self._last_read() is not reading.value:
+            mean, spread, _ = moments(reading.value)
+            self._last_read, self._rms = weakref.ref(reading.value), math.sqrt(spread + mean * mean)
+        self.reads[reading.index] = Read(reading.reader, reading.normed, reading.gain, self._rms)
+
+    def route(self, routing: Routing) -> None:
+        """Count how many assignments each expert got; of several choices by one router the last is the one."""
+        counts = torch.bincount(routing.chosen.reshape(-1).cpu(), minlength=routing.experts)
+        total = int(counts.sum())
+        if total:
+            self.routers[routing.router] = RouterMeasure(
+                routing.router, routing.experts, total, float(counts.max()) / total, float(counts.min()) / total
+            )
+
+    def product(self, weight: str, output: Tensor) -> None:
+        """Look for the largest activation."""
+        self._largest(output, _module_of(weight) or weight)
+
+    def _largest(self, tensor: Tensor, where: str) -> None:
+        if tensor.numel() and tensor.is_floating_point():
+            self._at_most(float(torch.linalg.vector_norm(tensor, math.inf)), where)
+
+    def _at_most(self, largest: float, where: str) -> None:
+        if largest > self.headroom.max_abs:
+            self.headroom = HeadroomMeasure(largest, where)
+
+    def measured_branches(self) -> tuple[Branch, ...]:
+        """The branches, with their gradients where a backward has run."""
+        if not self.gradients:
+            return tuple(self.branches)
+        norms = self.gradients.norms
+        return tuple(replace(branch, gradient_norm=norms.get(branch.index)) for branch in self.branches)
+
+
+def token_share(stream: Tensor) -> float:
+    """Share of the variance of a stream (B, T, d) that differs between sequences at the same position.
+
+    Random tokens make it the part of the stream that depends on tokens at all; the rest is the same for every text.
+    nan for fewer than two sequences. Estimated without bias: Σ over the B sequences of squared distance to their mean,
+    over B − 1.
+    """
+    if stream.dim() != 3 or stream.shape[0] < 2:
+        return math.nan
+    wide = widened(stream)
+    total = variance(stream)
+    within = float(torch.linalg.vector_norm(wide - wide.mean(0, keepdim=True))) ** 2
+    return within / (stream.shape[0] - 1) / stream[0].numel() / total if total else math.nan
+
+
+def _residue(addition: Addition) -> float:
+    """How far the stream is from what was added up, relative to it."""
+    wide = widened(addition.after)
+    size = float(torch.linalg.vector_norm(wide))
+    rest = wide - widened(addition.before) - widened(addition.branch)
+    return float(torch.linalg.vector_norm(rest)) / size if size else 0.0
+
+
+def _module_of(parameter: str) -> str:
+    return parameter.rpartition(".")[0]

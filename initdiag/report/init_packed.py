@@ -1,0 +1,108 @@
+"""Packed matrices as code: a function that draws each range of rows by its role."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from initdiag.schemes import AsFound, Distribution, InitPlan, Parameter, PlannedParameter, Role, Scheme, make_plan
+
+from initdiag.report.init_rows import WIDTH, Numbers, broken, call_for
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows that are drawn alike."""
+
+    role: Role
+    rows: Ranges
+    distribution: Distribution
+
+
+def pieces_of(entry: PlannedParameter, plan: InitPlan, scheme: Scheme | None, n_layers: int) -> tuple[Piece, ...]:
+    """Return the rows of a packed matrix, by role; none where all are drawn alike."""
+    parameter, parts = entry.parameter, entry.parameter.parts
+    if scheme is None or isinstance(entry.distribution, AsFound):
+        return ()
+    if all(scheme.roles.get(part.role) == scheme.roles.get(parameter.role) for part in parts):
+        return ()
+    pieces = [
+        Piece(part.role, part.rows, _answer(replace(parameter, role=part.role, parts=()), plan, scheme, n_layers))
+        for part in parts
+    ]
+    if rest := _rest(parameter):
+        pieces.append(Piece(parameter.role, rest, entry.distribution))
+    return tuple(pieces) if any(piece.distribution != entry.distribution for piece in pieces) else ()
+
+
+def _answer(parameter: Parameter, plan: InitPlan, scheme: Scheme, n_layers: int) -> Distribution:
+    if parameter.role not in scheme.roles:
+        return AsFound(0.0)
+    return make_plan(scheme, [parameter], {"n_layers": n_layers}, plan.settings).entries[0].distribution
+
+
+def _axis(parameter: Parameter) -> int:
+    """Return the axis of the outputs: the last of a vector and of (…, inputs, outputs), else the last but one."""
+    return -1 if parameter.transposed or len(parameter.shape) == 1 else -2
+
+
+def _rest(parameter: Parameter) -> Ranges:
+    """Return the rows that belong to no part."""
+    rest, end = [], 0
+    outputs = parameter.shape[_axis(parameter)]
+    for start, stop in [*sorted(rows for part in parameter.parts for rows in part.rows), (outputs, outputs)]:
+        if start > end:
+            rest.append((end, start))
+        end = max(end, stop)
+    return tuple(rest)
+
+
+def function_name(parts: tuple[Piece, ...], functions: list[str]) -> str:
+    words = dict.fromkeys(str(part.role).removeprefix("attention_").removeprefix("mlp_") for part in parts)
+    name = "draw_" + "_".join(words)
+    taken = sum(line.startswith(f"    def {name}") for line in functions)
+    return f"{name}_{taken + 1}" if taken else name
+
+
+def packed_function(function: str, parameter: Parameter, parts: tuple[Piece, ...], numbers: Numbers) -> Iterator[str]:
+    """Yield the function that draws a packed matrix, part by part."""
+    dims, axis = len(parameter.shape), _axis(parameter)
+    outputs = parameter.shape[axis]
+    before = {1: "", 2: ":, " if axis == -1 else ""}.get(dims, "..., ")
+    after = ", :" if dims > 2 and axis == -2 else ""
+    yield f"    def {function}(weight: torch.Tensor) -> None:"
+    if parameter.transposed and dims > 1:
+        yield "        # columns, since it is stored as (inputs, outputs)"
+    for part in parts:
+        if isinstance(part.distribution, AsFound):
+            rows = ", ".join(f"{start}:{stop}" for start, stop in part.rows)
+            yield from textwrap.wrap(f"{part.role} is left as it is: {rows}", WIDTH - 10, initial_indent="        # ")
+            continue
+        number = numbers.of(part.distribution, parameter, part.role)
+        stride = _stride(part.rows)
+        if stride:
+            start, stop = part.rows[0]
+            end = outputs if len(range(start, outputs, stride)) == len(part.rows) else part.rows[-1][1]
+            yield f"        for start in range({start}, {end}, {stride}):  # {part.role}"
+            tensor = f"weight[{before}start : start + {stop - start}{after}]"
+            yield from broken(f"            {call_for(part.distribution, tensor, number)}", " " * 12)
+            continue
+        for start, stop in part.rows:
+            tensor = f"weight[{before}{start or ''}:{stop if stop < outputs else ''}{after}]"
+            line = f"        {call_for(part.distribution, tensor, number)}"
+            if len(f"{line}  # {part.role}") <= WIDTH:
+                yield f"{line}  # {part.role}"
+            else:
+                yield f"        # {part.role}"
+                yield from broken(line, " " * 8)
+
+
+def _stride(rows: Ranges) -> int:
+    """Return the step between rows that repeat, as in heads of interleaved q, k and v; 0 where they don't."""
+    steps = {after[0] - before[0] for before, after in pairwise(rows)}
+    lengths = {stop - start for start, stop in rows}
+    return steps.pop() if len(rows) > 2 and len(steps) == len(lengths) == 1 else 0

@@ -1,0 +1,67 @@
+"""What a caller asks for besides the targets: the arguments that check, compare and plan share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+from initdiag.errors import UsageError, require_type
+
+if TYPE_CHECKING:
+    from initdiag.engines import Settings
+
+Progress = Callable[[str], None]
+Path = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Request:
+    """See `initdiag.check` for what each means; None is "not given".
+
+    Raises:
+        UsageError: an argument of a wrong type, or two that exclude one another.
+    """
+
+    scheme: str | None = None
+    seed: int | None = None
+    overrides: Sequence[str] = ()
+    text: Path | None = None
+    tokens: Path | None = None
+    tokenizer: Path | None = None
+    settings: Settings | None = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    vocab_size: int | None = None
+    causal: bool | None = None
+    trust_remote_code: bool = False
+    backward: bool = False
+
+    def __post_init__(self) -> None:
+        from initdiag.engines import Settings
+
+        require_type("settings", self.settings, (Settings, NoneType), "initdiag.Settings(...)")
+        require_type("overrides", self.overrides, (list, tuple), 'a list such as ["init.std=0.01"]')
+        for override in self.overrides:
+            require_type("overrides", override, (str,), 'strings such as "init.std=0.01"')
+        require_type("scheme", self.scheme, (str, NoneType), "the name of a scheme")
+        for name, value in (("text", self.text), ("tokens", self.tokens), ("tokenizer", self.tokenizer)):
+            require_type(name, value, (str, os.PathLike, NoneType), "the name of a file")
+        if self.text is not None and self.tokens is not None:
+            raise UsageError(
+                f"both a text ({os.fspath(self.text)}) and a token file ({os.fspath(self.tokens)}); expected one of them"
+            )
+        require_type("kwargs", self.kwargs, (Mapping,), 'a mapping such as {"n_layer": 6}')
+        require_type("vocab_size", self.vocab_size, (int, NoneType), "a whole number")
+        if self.vocab_size is not None and self.vocab_size < 1:
+            raise UsageError(f"vocab_size {self.vocab_size}: expected at least 1")
+        require_type("causal", self.causal, (bool, NoneType), "True or False")
+        require_type("trust_remote_code", self.trust_remote_code, (bool,), "True or False")
+        require_type("backward", self.backward, (bool,), "True or False")
+
+    @property
+    def run_settings(self) -> Settings:
+        from initdiag.engines import Settings
+
+        return self.settings or Settings()

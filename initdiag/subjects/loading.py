@@ -1,0 +1,121 @@
+"""A module target as a Subject: built while being watched, or taken as it is."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from initdiag.errors import RunError, UsageError, printable
+from initdiag.subjects.frames import failing_line, first_line
+from initdiag.subjects.history import InitHistory
+from initdiag.subjects.huggingface import is_hf_config, load_hf
+from initdiag.subjects.import_path import load_factory
+from initdiag.subjects.module import from_module
+from initdiag.subjects.recorder import build_watched
+from initdiag.subjects.second_init import second_init
+from initdiag.subjects.subject import Declared, Subject
+from initdiag.subjects.tying import tie_of
+
+
+def load_module(
+    target: Any,
+    *,
+    kwargs: Mapping[str, Any],
+    vocab_size: int = 0,
+    causal: bool | None = None,
+    trust_remote_code: bool = False,
+    seed: int = 0,
+) -> Subject:
+    """Make the Subject of a module, a Subject, a function that builds one, an import path or a Hugging Face config.
+
+    What is built is built with `seed`, and the global random state is put back.
+
+    Raises:
+        UsageError: the target or its arguments are wrong. RunError: it can't be built, or not be looked at.
+    """
+    if isinstance(target, Subject | nn.Module):
+        if kwargs:
+            raise UsageError("kwargs: the module is already built; give the class or function that builds it")
+        given = target if isinstance(target, Subject) else Subject(target)
+        if given.module is None:
+            raise UsageError("Subject: it has no module; expected Subject(module, ...)")
+        subject = from_module(
+            given.module,
+            forward=given.forward,
+            vocab_size=vocab_size or given.vocab_size,
+            name=given.name,
+            causal=given.causal if causal is None else causal,
+        )
+        return replace(subject, history=_history(given.module))
+    declared, build, name = Declared(), target, getattr(target, "__name__", "model")
+    if isinstance(target, str | Path):
+        text = str(target)
+        if is_hf_config(text):
+            name, size, declared, build = load_hf(text, trust_remote_code, kwargs)
+            vocab_size = vocab_size or size
+        else:
+            name, build = load_factory(text, kwargs)
+    elif kwargs:
+        build = _with(target, kwargs)
+    module, history = _built(build, name, seed)
+    typed = printable(str(target)) if isinstance(target, str | Path) else name
+    subject = from_module(module, vocab_size=vocab_size, name=name, causal=causal, target=typed)
+    known = {field: value for field, value in vars(declared).items() if value is not None}
+    subject = replace(subject, declared=replace(subject.declared, **known), history=history, owned=True)
+    return replace(subject, causal=subject.declared.causal if causal is None else causal)
+
+
+def _with(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    return lambda: function(**kwargs)
+
+
+def _built(build: Callable[[], Any], name: str, seed: int) -> tuple[nn.Module, InitHistory]:
+    with seeded(seed):
+        try:
+            built = build_watched(build)
+        except (RunError, UsageError):
+            raise
+        except Exception as error:
+            raise RunError(f"{name}: building it fails: {first_line(error)}; {failing_line(error)}") from error
+    return built.module, replace(
+        _history(built.module),
+        watched=True,
+        unwritten=built.unwritten,
+        untouched=built.untouched,
+        drawn=built.distributions,
+    )
+
+
+def _history(module: nn.Module) -> InitHistory:
+    declared, found = tie_of(module)
+    return InitHistory(rescaled=second_init(module), tie_declared=declared, tie_found=found)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch, numpy (where it is loaded) and random, and put their states back at the end."""
+    numpy: Any = sys.modules.get("numpy")
+    state, own = torch.get_rng_state(), random.getstate()
+    theirs = numpy.random.get_state() if numpy else None
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        if numpy:
+            numpy.random.seed(seed % 2**32)
+        yield
+    finally:
+        torch.set_rng_state(state)
+        random.setstate(own)
+        if numpy:
+            numpy.random.set_state(theirs)
+        if devices:
+            torch.cuda.set_rng_state_all(devices)

@@ -1,0 +1,78 @@
+"""What the tracer reports while a forward runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Addition:
+    """One residual addition: after = before + the sum of all addends (each of the stream's shape, (B, T, d_model)).
+
+    projection: the weight that wrote the branch. kind: attention, cross_attention, mlp, moe or other.
+    part, parts: it is one of several addends that were summed before (parallel blocks); `branch` is its own share.
+    stream: mask of the streams. carried: what happened to the stream since the addition before: same, scaled, normed;
+    carried_by: the gain of the norm that it passed.
+    normed: the branch passed a norm after its last product. reads: indices of what it read (see Reading).
+    module, source: whose code ran, and the line of it.
+    """
+
+    projection: str | None
+    kind: str
+    before: Tensor
+    branch: Tensor
+    after: Tensor
+    part: int = 0
+    parts: int = 1
+    stream: int = 1
+    carried: str = "same"
+    carried_by: str | None = None
+    normed: bool = False
+    reads: frozenset[int] = frozenset()
+    module: str = ""
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class FusedAttention:
+    """Queries (B, H, T, head_dim) and keys (B, H or fewer, T, head_dim) as they enter fused attention."""
+
+    query: Tensor
+    key: Tensor
+    causal: bool
+    scale: float
+    mask: Tensor | None
+    source: str | None
+
+
+@dataclass(frozen=True)
+class SoftmaxAttention:
+    """Attention logits (B, H, T, T), masked, as they enter a plain softmax."""
+
+    logits: Tensor
+    source: str | None
+
+
+Attention = FusedAttention | SoftmaxAttention
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A matrix product that reads the stream: what it reads, and through which norm."""
+
+    index: int
+    reader: str
+    normed: bool
+    gain: str | None
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Experts chosen by a router, or looked up in a table: their ids (any shape), out of `experts`."""
+
+    router: str
+    experts: int
+    chosen: Tensor
