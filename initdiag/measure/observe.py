@@ -45,6 +45,7 @@ class Traced:
     wiring: Wiring
     outcome: Outcome | None
     states: Tensor | None
+    starts: tuple[str, ...] = ()
 
 
 def observe(subject: Subject, module: nn.Module, batch: TokenBatch, *, backward: bool = False) -> Measurements:
@@ -55,10 +56,7 @@ def observe(subject: Subject, module: nn.Module, batch: TokenBatch, *, backward:
     device = next(module.parameters()).device
     inputs = torch.tensor(batch.inputs, device=device)
     targets = torch.tensor(batch.targets, device=device)
-    traced = _trace(subject, module, inputs, targets, backward)
-    if not traced.tracer.additions and len(starts := set(traced.tracer.entries)) == 1:
-        retried = _trace(subject, module, inputs, targets, backward, tuple(starts))
-        traced = retried if retried.tracer.additions else traced
+    traced = _traced(subject, module, inputs, targets, backward)
     loss, logits, positions = _logits(subject, module, traced, inputs, targets)
     gradients = _gradients(subject, module, traced, inputs, targets) if backward else None
     parameters = measure_parameters(module)
@@ -82,6 +80,7 @@ def observe(subject: Subject, module: nn.Module, batch: TokenBatch, *, backward:
             inputs,
             subject.vocab_size,
             subject.causal is not False,
+            traced.starts,
         ),
         headroom=traced.watch.headroom,
         gradients=gradients,
@@ -98,9 +97,7 @@ def survey(
     """Run the module once only to see how it is put together: its parameters' roles, its branches and its wiring."""
     device = next(module.parameters()).device
     inputs, targets = torch.tensor(batch.inputs, device=device), torch.tensor(batch.targets, device=device)
-    traced = _trace(subject, module, inputs, targets, False)
-    if not traced.tracer.additions and len(starts := set(traced.tracer.entries)) == 1:
-        traced = _trace(subject, module, inputs, targets, False, tuple(starts))
+    traced = _traced(subject, module, inputs, targets, False)
     return traced.tracer.notes.parameters(module), traced.watch.measured_branches(), traced.wiring
 
 
@@ -114,6 +111,16 @@ def as_built(subject: Subject, roles: tuple[Parameter, ...], measured: tuple[Par
         distribution = subject.history.drawn.get(parameter.name) or AsFound(found.std, found.kurtosis)
         entries.append(PlannedParameter(parameter, distribution, unscaled.get(parameter.name, distribution.std)))
     return InitPlan("as built", {}, tuple(entries))
+
+
+def _traced(subject: Subject, module: nn.Module, inputs: Tensor, targets: Tensor, backward: bool) -> Traced:
+    """Run once; where no stream is found, and one product brings the embedding to another width, from there again."""
+    traced = _trace(subject, module, inputs, targets, backward)
+    starts = set(traced.tracer.entries)
+    if traced.tracer.additions or len(starts) != 1:
+        return traced
+    again = _trace(subject, module, inputs, targets, backward, tuple(starts))
+    return again if again.tracer.additions else traced
 
 
 def _trace(
@@ -135,7 +142,7 @@ def _trace(
         lineage = tracer.of(last)
         if lineage.projection:
             tracer.notes.note(lineage.projection, Role.LM_HEAD, "it produced the logits")
-        return Traced(watch, tracer, wiring_of(tracer, lineage, watch), outcome, states)
+        return Traced(watch, tracer, wiring_of(tracer, lineage, watch), outcome, states, starts)
 
 
 def _logits(subject: Subject, module: nn.Module, traced: Traced, inputs: Tensor, targets: Tensor):  # type: ignore[no-untyped-def]
@@ -193,4 +200,4 @@ def _gradients(subject: Subject, module: nn.Module, traced: Traced, inputs: Tens
         if not seen.zero:
             return seen
         revival = dead_parameters(module, loss_of, seen.zero, STEPS)
-        return replace(seen, dead=revival.dead, steps=revival.steps)
+        return replace(seen, dead=revival.dead, steps=revival.steps, skipped=revival.skipped)

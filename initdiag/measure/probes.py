@@ -9,7 +9,7 @@ Deeper blocks learn the order through the causal mask alone, so only the first a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -19,7 +19,7 @@ from initdiag.measure.statistics import widened
 from initdiag.measure.values import ProbeMeasure
 from initdiag.trace import Addition, Tracer
 
-LONGEST = 24  # tokens: enough for an order to matter, and a fraction of a forward over the batch
+LONGEST = 16  # tokens: enough for an order to matter, and a fraction of a forward over the batch
 SHORTEST = 4  # two tokens before the change, two to be exchanged
 OPEN = 0.02  # a gate that passes 1/50: LayerScale's 1e-5 (arXiv 2103.17239) would hide a leak among roundings
 SEED = 0
@@ -27,7 +27,12 @@ SEED = 0
 
 @torch.no_grad()
 def probe(
-    module: nn.Module, forward: Callable[[Tensor], Tensor], ids: Tensor, vocab_size: int, causal: bool
+    module: nn.Module,
+    forward: Callable[[Tensor], Tensor],
+    ids: Tensor,
+    vocab_size: int,
+    causal: bool,
+    starts: Collection[str] = (),
 ) -> ProbeMeasure:
     """Run three short rows and compare them.
 
@@ -36,7 +41,7 @@ def probe(
     Args:
         forward: token ids (3, t) to logits (3, t, V).
         ids: valid token ids (B, T), T ≥ 4; the beginning of the first row is used.
-        causal: whether a leak is a fault; it is measured either way.
+        causal: whether a leak is a fault; it is measured either way. starts: as the tracer's.
 
     Returns:
         leak, and position; nan where the sequence is too short, the logits are all equal, or no attention was found.
@@ -51,7 +56,7 @@ def probe(
         if addition.kind == "attention" and not heard and addition.branch.shape[:2] == rows.shape:
             heard.append(widened(addition.branch[:, -1]).clone())
 
-    with awake(module), Tracer(module, rows, listen, lambda _: None):
+    with awake(module), Tracer(module, rows, listen, lambda _: None, starts=starts):
         logits = forward(rows)
     base, later = widened(logits[0, :change]), widened(logits[1, :change])
     moved = torch.where(base == later, 0.0, (later - base).abs())  # logits that are masked to −inf stay where they are

@@ -273,7 +273,7 @@ class GradientMeasure:
 
     norms: ‖∂ loss/∂ parameter‖₂ by parameter (frozen ones left out). not_finite: parameters with inf or nan in it.
     zero: parameters without any gradient at step zero. dead: those that still have none after `steps` SGD steps on a
-    copy.
+    copy; skipped: why that was not found out, else "". Parameters that the loss doesn't depend on have no norm.
     """
 
     norms: tuple[tuple[str, float], ...]
@@ -281,6 +281,7 @@ class GradientMeasure:
     zero: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
     steps: int = 0
+    skipped: str = ""
 
 
 @dataclass(frozen=True)

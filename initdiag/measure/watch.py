@@ -17,7 +17,6 @@ from initdiag.measure.values import AttentionMeasure, Branch, HeadroomMeasure, R
 from initdiag.schemes.roles import layer_of
 from initdiag.trace import Addition, Attention, Callbacks, Reading, Routing
 
-
 NOTHING_YET = HeadroomMeasure(0.0, "")
 
 

@@ -41,8 +41,9 @@ def is_ours(error: BaseException) -> bool:
     The tracer runs every operation of a forward, so its frames alone say nothing, unless they are the last.
     """
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    users = [i for i, file in enumerate(files) if _is_code(file)]
-    below = files[users[-1] + 1 :] if users else []
+    # the last line of the user's; of a module that is all torch's, our call of it
+    theirs = [i for i, file in enumerate(files) if _is_code(file) or Path(file).name == "calling.py"]
+    below = files[theirs[-1] + 1 :] if theirs else []
     ours = [file for file in below if within(file, {_OURS})]
     return bool(ours) and (below[-1] == ours[-1] or any("trace" not in Path(file).parts for file in ours))
 

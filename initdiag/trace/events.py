@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from initdiag.trace.descent import Call
+
 
 @dataclass(frozen=True)
 class Addition:
@@ -76,3 +78,19 @@ class Routing:
     router: str
     experts: int
     chosen: Tensor
+
+
+def fused_attention(call: Call) -> FusedAttention:
+    """Read a fused attention's arguments."""
+    names = [argument.name for argument in call.function._schema.arguments]
+    given = dict(zip(names, call.args, strict=False)) | call.kwargs
+    scale = given.get("scale")
+    mask = given.get("attn_mask", given.get("attn_bias"))
+    return FusedAttention(
+        query=call.inputs[0],
+        key=call.inputs[1],
+        causal=bool(given.get("is_causal", False)),
+        scale=float(scale) if scale is not None else call.inputs[0].shape[-1] ** -0.5,
+        mask=mask if isinstance(mask, Tensor) else None,
+        source=call.parents[0].projection,
+    )

@@ -62,6 +62,24 @@ class Notes:
         self.note(gate.projection, Role.MLP_GATE, "activated, then multiplied with another projection", gate.chains)
         self.note(other.projection, Role.MLP_IN, "multiplied with an activated projection", other.chains)
 
+    def halves(self, packed: Lineage) -> None:
+        """Note the halves of a packed projection that torch's glu multiplies: input first, gate second."""
+        product = self.products.get(packed.projection or "")
+        if product:
+            half = product.outputs // 2
+            self.found.setdefault(packed.projection or "", {}).update(
+                {
+                    ((0, half),): (Role.MLP_IN, "the first half of a GLU"),
+                    ((half, 2 * half),): (Role.MLP_GATE, "the second half of a GLU"),
+                }
+            )
+
+    def bias(self, bias: str | None, weight: str) -> None:
+        """Note a bias, and the weight whose outputs it is added to."""
+        if bias:
+            self.biases[bias] = weight
+            self.note(bias, Role.BIAS, f"added to the outputs of {weight}")
+
     def residual(self, branch: Lineage) -> None:
         """Note the weights that wrote a branch."""
         role = Role.ATTENTION_OUT if branch.attention else Role.MLP_OUT

@@ -18,17 +18,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from initdiag.schemes import Role
-from initdiag.trace import descent
+from initdiag.trace import additions, descent, noting
+from initdiag.trace.additions import Residual
 from initdiag.trace.descent import Call
-from initdiag.trace.events import Addition, Attention, FusedAttention, Reading, Routing, SoftmaxAttention
+from initdiag.trace.events import Addition, Attention, Reading, Routing, SoftmaxAttention, fused_attention
 from initdiag.trace.frames import where
 from initdiag.trace.lineage import (
     ADDITIONS,
     FUSED_BIAS,
     LOOKUPS,
-    NORMS,
     NOTHING,
     PRODUCTS,
+    SOFTMAXES,
     TOKEN_IDS,
     VIEWS,
     Chain,
@@ -139,13 +140,11 @@ class Tracer(TorchDispatchMode):
             return self._fused_attention(call)
         if operation in PRODUCTS and (found := self._product(call, result)):
             return found
-        if operation in ADDITIONS and (found := self._residual(call, before, result)):
-            return found
+        if operation in ADDITIONS and (found := additions.plain(call, before, result)):
+            return self._added(found, result)
         lineage = descent.descend(call)
         self._note(call, lineage, result)
-        if operation == "add" and lineage.left:
-            return self._sum(call, before, lineage)
-        return lineage
+        return replace(lineage, terms=additions.terms(call, before, lineage)) if operation == "add" else lineage
 
     def _looked_up(self, call: Call, result: Any) -> Lineage | None:
         table, index = call.parents[0], call.parents[-1]
@@ -199,9 +198,9 @@ class Tracer(TorchDispatchMode):
             lineage = replace(lineage, chains=(Chain(tuple(result.shape)),))
         self._calls.product(name, result)
         if call.operation in FUSED_BIAS and (bias := call.parents[0]).parameter and not bias.from_ids:
-            self._bias(bias.parameter, name)
-        elif call.operation in FUSED_BIAS and (found := self._fused_residual(call, lineage, result)):
-            return found
+            self.notes.bias(bias.parameter, name)
+        elif call.operation in FUSED_BIAS and (found := additions.fused(call, lineage, result)):
+            return self._added(found, result)
         return lineage
 
     def _record(self, call: Call, x: int, w: int, result: Tensor) -> None:
@@ -216,11 +215,6 @@ class Tracer(TorchDispatchMode):
             call.parents[w].parameter or "", Product(int(fan_in), int(outputs), bool(transposed))
         )
 
-    def _bias(self, bias: str | None, weight: str) -> None:
-        if bias:
-            self.notes.biases[bias] = weight
-            self.notes.note(bias, Role.BIAS, f"added to the outputs of {weight}")
-
     def _read(self, name: str, source: Lineage, value: Tensor) -> frozenset[int]:
         index = self._reads
         self._reads += 1
@@ -230,55 +224,24 @@ class Tracer(TorchDispatchMode):
     def _fused_attention(self, call: Call) -> Lineage:
         query, key, value = call.parents[:3]
         self.notes.attention(query, key, value)
-        self._calls.attention(_fused(call))
+        self._calls.attention(fused_attention(call))
         return descent.attended(query, key, value)
 
-    def _fused_residual(self, call: Call, branch: Lineage, after: Tensor) -> Lineage | None:
-        """addmm with the stream as its bias: after = beta·stream + alpha·(hidden @ weight)."""
-        stream = call.parents[0]
-        if not (stream.stream & branch.roots) or call.inputs[0].shape != after.shape:
-            return None
-        before = call.inputs[0] * call.kwargs.get("beta", 1)
-        return self._added(stream, branch, before, after - before, after)
-
-    def _residual(self, call: Call, kept: Tensor | None, after: Tensor) -> Lineage | None:
-        """left + alpha·right: a branch that is added to the stream that it left."""
-        parents, operation = call.parents, call.operation
-        if len(parents) < 2 or len(call.args) < 2:
-            return None
-        first = call.inputs[0] if kept is None else kept
-        if operation == "addcmul":
-            branch = max(parents[1:], key=lambda parent: parent.products)
-            pairs = [(0, branch, first, after - first)]
-        elif call.inputs[0].shape != call.inputs[1].shape:
-            return None
-        else:
-            alpha = call.kwargs.get("alpha", 1)
-            second = call.inputs[1] if alpha == 1 else call.inputs[1] * alpha
-            if operation == "sub":
-                second = -second
-            elif operation == "rsub":
-                first, second = -first * alpha, call.inputs[1]
-            pairs = [(0, parents[1], first, second), (1, parents[0], second, first)]
-        for at, branch, before, written in pairs:
-            stream = parents[at]
-            if stream.stream & branch.roots and branch.left and not branch.stat and not stream.stat:
-                return self._added(stream, branch, before, written, after)
-        return None
-
-    def _added(self, stream: Lineage, branch: Lineage, before: Tensor, written: Tensor, after: Tensor) -> Lineage:
+    def _added(self, found: Residual, after: Tensor) -> Lineage:
+        """Report a residual addition, each addend of a sum of branches by itself."""
+        stream, branch = found.stream, found.branch
         module, source = where(self._modules)
         self.additions += 1
         carried = "normed" if stream.normed else "scaled" if stream.scaled else "same"
         terms = branch.terms if len({term.lineage.attention for term in branch.terms}) > 1 else ()
-        for part, term in enumerate(terms or (Term(branch, written),)):
+        for part, term in enumerate(terms or (Term(branch, found.written),)):
             self.notes.residual(term.lineage)
             value = term.value if term.factor == 1 else term.value * term.factor
             self._calls.addition(
                 Addition(
                     projection=term.lineage.projection,
                     kind=term.lineage.kind,
-                    before=before,
+                    before=found.before,
                     branch=value,
                     after=after,
                     part=part,
@@ -294,78 +257,21 @@ class Tracer(TorchDispatchMode):
             )
         return descent.after_addition(stream)
 
-    def _sum(self, call: Call, kept: Tensor | None, lineage: Lineage) -> Lineage:
-        """A sum of two branches that is still to be added to the stream: keep its addends apart."""
-        if len(call.inputs) != 2 or call.inputs[0].shape != call.inputs[1].shape or call.kwargs.get("alpha", 1) != 1:
-            return lineage
-        left, right = call.parents
-        if not (left.left and right.left and left.projection and right.projection) or lineage.scores:
-            return lineage
-        if left.attention == right.attention and not (left.terms or right.terms):
-            return lineage
-        values = (call.inputs[0] if kept is None else kept, call.inputs[1])
-        terms = [
-            term
-            for parent, value in zip((left, right), values, strict=True)
-            for term in (parent.terms or (Term(replace(parent, terms=()), value),))
-        ]
-        return replace(lineage, terms=tuple(terms))
-
     def _note(self, call: Call, lineage: Lineage, result: Any) -> None:
-        """Note what an operation shows of the parameters and projections that it meets."""
-        operation, parents = call.operation, call.parents
-        if operation in ("_softmax", "_safe_softmax") and lineage.weights and parents[0].scores:
-            query, key = parents[0].scores
+        """Report attention and routing, and note what the operation shows of the parameters that it meets."""
+        operation, first = call.operation, call.parents[0]
+        if operation in SOFTMAXES and lineage.weights and first.scores:
+            query, key = first.scores
             self.notes.attention(query, key, None)
             if call.inputs[0].dim() >= 3 and call.inputs[0].shape[-1] > 1:
                 self._calls.attention(SoftmaxAttention(call.inputs[0], query.projection))
-        elif operation in descent.CHOICES and parents[0].left and not parents[0].mixes:
-            self._routed(call, parents[0], result)
-        elif operation in NORMS:
-            names = [parent.parameter for parent in parents[1:]]
-            self.notes.note(names[0] if names else None, Role.NORM_SCALE, "the gain of a norm")
-            self.notes.note(names[1] if len(names) > 1 else None, Role.NORM_BIAS, "the shift of a norm")
-        elif operation == "glu" and parents[0].projection in self.notes.products:
-            self._glu(parents[0])
-        elif operation in ("mul", "add", "sub", "div") and len(parents) == 2:
-            self._elementwise(call)
-
-    def _elementwise(self, call: Call) -> None:
-        parents, notes = call.parents, self.notes
-        for at, other in ((0, 1), (1, 0)):
-            parameter, value = parents[at].parameter, parents[other]
-            if not parameter or parents[at].from_ids or not value.from_ids:
-                continue
-            if call.operation in ("mul", "div"):
-                role = Role.NORM_SCALE if value.normed else Role.MULTIPLIER
-                said = "the gain of a norm" if value.normed else "it multiplies a branch or the stream"
-                notes.note(parameter, role, said)
-            elif value.scores:
-                notes.note(parameter, Role.OTHER, "added to attention logits")
-            elif call.inputs[at].dim() > 1 and value.stream:
-                notes.note(parameter, Role.POSITION_EMBEDDING, "added to the embedding without looking at token ids")
-            elif value.normed and not (value.left and value.projection in notes.products and not value.gain):
-                notes.note(parameter, Role.NORM_BIAS, "the shift of a norm")
-            elif value.left and value.projection:
-                self._bias(parameter, value.projection)
-        if call.operation == "mul" and all(parent.left for parent in parents):
-            notes.gated(parents[0], parents[1])
-
-    def _glu(self, packed: Lineage) -> None:
-        name, half = packed.projection or "", self.notes.products[packed.projection or ""].outputs // 2
-        self.notes.found.setdefault(name, {}).update(
-            {
-                ((0, half),): (Role.MLP_IN, "the first half of a GLU"),
-                ((half, 2 * half),): (Role.MLP_GATE, "the second half of a GLU"),
-            }
-        )
-
-    def _routed(self, call: Call, scores: Lineage, result: Any) -> None:
-        chosen = result[1] if isinstance(result, list | tuple) else result
-        if not scores.projection or scores.products != 1 or chosen.is_floating_point():
-            return
-        self.notes.note(scores.projection, Role.ROUTER, "the largest of its outputs choose experts")
-        self._calls.routing(Routing(scores.projection, call.inputs[0].shape[-1], chosen))
+        elif operation in descent.CHOICES and first.left and not first.mixes and first.products == 1:
+            chosen = result[1] if isinstance(result, list | tuple) else result
+            if first.projection and not chosen.is_floating_point():
+                self.notes.note(first.projection, Role.ROUTER, "the largest of its outputs choose experts")
+                self._calls.routing(Routing(first.projection, call.inputs[0].shape[-1], chosen))
+        else:
+            noting.note(call, self.notes)
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:
@@ -374,18 +280,3 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _tensors(value)
-
-
-def _fused(call: Call) -> FusedAttention:
-    names = [argument.name for argument in call.function._schema.arguments]
-    given = dict(zip(names, call.args, strict=False)) | call.kwargs
-    scale = given.get("scale")
-    mask = given.get("attn_mask", given.get("attn_bias"))
-    return FusedAttention(
-        query=call.inputs[0],
-        key=call.inputs[1],
-        causal=bool(given.get("is_causal", False)),
-        scale=float(scale) if scale is not None else call.inputs[0].shape[-1] ** -0.5,
-        mask=mask if isinstance(mask, Tensor) else None,
-        source=call.parents[0].projection,
-    )

@@ -129,7 +129,8 @@ def test_classes_of_transformers_are_silent(dtype: torch.dtype) -> None:
         with torch.no_grad():
             out = model(IDS, labels=IDS)
         measured = explain_loss(out.logits, IDS, TARGETS, out.loss, "labels", False)
-        assert measured.shift == (1 if causal else 0)
+        # BERT's loss in bfloat16 is on a grid where all shifts meet
+        assert measured.shift == (1 if causal or dtype == torch.bfloat16 else 0)
         seen = replace(MEASURED, labels=measured, probe=ProbeMeasure(0.0, 0.1, causal))
         evidence = Evidence(Subject(model, vocab_size=VOCAB), seen, None, None)  # type: ignore[arg-type]
         assert labels.MISALIGNED.findings(evidence) == labels.REDUCTION.findings(evidence) == ()

@@ -129,6 +129,8 @@ def test_half_precision_hides_small_effects_but_no_zeros() -> None:
     lost = probed(position=0.0, dtype="bfloat16")
     assert loud(spoken(signal.POSITIONS_LOST, replace(lost, buffers=(replace(ROTARY, max_abs=1.0),)))) == ["warning"]
     assert loud(spoken(signal.POSITIONS_LOST, replace(lost, buffers=(ROTARY,)))) == ["error"]
+    assert loud(spoken(signal.POSITIONS_LOST, probed(position=1e-4, dtype="bfloat16"))) == ["warning"]
+    assert spoken(signal.POSITIONS_LOST, probed(position=1e-4)) == ()
     assert spoken(signal.POSITIONS_LOST, probed(position=9e-4, dtype="bfloat16")) == ()
 
 

@@ -193,7 +193,7 @@ def test_a_config_is_built_and_called(
     if found.causal and argument == "labels":
         logits, targets = (outcome.logits, ids.roll(-1, 1)) if shifted else (outcome.logits[:, :-1], ids[:, 1:])
         entropy = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        torch.testing.assert_close(outcome.loss, entropy, rtol=1e-5, atol=0)
+        assert outcome.loss.item() == pytest.approx(entropy.item(), rel=1e-5)
     assert capfd.readouterr() == ("", "")
     assert caplog.records == []
 

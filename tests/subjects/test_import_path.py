@@ -71,6 +71,7 @@ answer = 42
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     return tmp_path
 
 
@@ -135,6 +136,7 @@ def test_a_file_is_built_with_its_neighbours_and_leaves_nothing(here: Path) -> N
     (left,) = set(sys.modules) - modules
     assert left.startswith("_initdiag_")
     assert not list(folder.rglob("*.pyc"))
+    assert not sys.dont_write_bytecode
 
 
 def test_two_files_of_one_name_don_t_meet(here: Path) -> None:

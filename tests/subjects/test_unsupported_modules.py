@@ -38,7 +38,8 @@ def compiled(module: nn.Module) -> Any:
 def test_wrappers_are_taken_off() -> None:
     module = Small()
     for wrapped in (compiled(module), nn.DataParallel(module), compiled(nn.DataParallel(module))):
-        assert from_module(wrapped).module is module
+        subject = from_module(wrapped)
+        assert (subject.module is module, subject.name) == (True, "Small")
 
 
 def scripted() -> nn.Module:

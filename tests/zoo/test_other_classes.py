@@ -150,6 +150,7 @@ def t5() -> Case:
         "shared.weight",
         tied=True,
         forward=both,
+        causal=False,  # the encoder reads all of the ids
     )
 
 
@@ -189,6 +190,7 @@ def bart() -> Case:
         "model.shared.weight",
         tied=True,
         forward=both,
+        causal=False,
     )
 
 
@@ -196,9 +198,12 @@ def bart() -> Case:
 
 
 class Around(nn.Module):
-    """Tables, PyTorch's layers, a head; N(0, 0.02²) as in most code around them."""
+    """Tables, PyTorch's layers, a head; N(0, 0.02²) and biases of zero, as in most code around them.
 
-    def __init__(self, norm_first: bool, batch_first: bool = True) -> None:
+    Without that, the layers are copies of one: see test_layers_as_pytorch_makes_them_are_copies.
+    """
+
+    def __init__(self, norm_first: bool, batch_first: bool = True, initialised: bool = True) -> None:
         super().__init__()
         self.tok, self.pos, self.head = nn.Embedding(V, D), nn.Embedding(64, D), nn.Linear(D, V, bias=False)
         self.options: dict[str, Any] = {
@@ -210,9 +215,12 @@ class Around(nn.Module):
         }
         self.batch_first = batch_first
         self.make()
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
+        if initialised:
+            for name, parameter in self.named_parameters():
+                if parameter.dim() > 1:
+                    nn.init.normal_(parameter, std=0.02)
+                elif name.endswith("bias"):
+                    nn.init.zeros_(parameter)
 
     def make(self) -> None:
         raise NotImplementedError
@@ -501,3 +509,24 @@ def test_the_fast_path_is_as_it_was(name: str) -> None:
     assert torch.backends.mha.get_fastpath_enabled()
     examined(name, 0)
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_layers_as_pytorch_makes_them_are_copies(norm_first: bool) -> None:
+    """nn.TransformerEncoder deep-copies the layer that it is given: all layers start with the same numbers (K5)."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Encoder(norm_first, initialised=False).eval()
+    layers = model.layers.layers
+    assert torch.equal(layers[0].linear1.weight, layers[1].linear1.weight)
+    report = initdiag.check(model, vocab_size=V)
+    named = [f for f in report.findings if f.severity is Severity.ERROR and "layers.layers.1." in f.message]
+    assert named, report.findings
+
+
+@pytest.mark.parametrize("name", ["T5ForConditionalGeneration", "BartForConditionalGeneration"])
+def test_an_encoder_that_reads_the_targets_leaks_where_causality_is_claimed(name: str) -> None:
+    """The same call, said to be causal: the encoder sees later tokens, and that is found."""
+    case, module = CASES[name], build(name)
+    report = initdiag.check(initdiag.Subject(module, forward=case.forward, vocab_size=V, causal=True))
+    assert [f.name for f in report.findings if f.severity is Severity.ERROR] == ["future-leak"]
