@@ -39,7 +39,7 @@ MIXTURE = (
     "K5 equal experts",
     "K5 gate is a copy of up",
     "K7 init never called",
-    "K8 one-sided uniform",
+    "K8 uniform off its centre",
     "K9 value and out both zero",
     "K16 labels moved twice",
     "K19 rotary frequencies of zero",

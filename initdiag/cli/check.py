@@ -20,7 +20,7 @@ from initdiag.report import Report, render, require_format
 def check(
     targets: Annotated[
         list[str],
-        typer.Argument(metavar="TARGET", help="YAML configs, or names of shipped ones."),
+        typer.Argument(metavar="TARGET", help=f"{options.TARGET} Several are checked one by one."),
     ],
     scheme: options.Scheme = None,
     seed: options.Seed = None,
@@ -28,6 +28,11 @@ def check(
     text: options.Text = None,
     tokens: options.Tokens = None,
     tokenizer: options.Tokenizer = None,
+    kwargs: options.Kwargs = None,
+    vocab_size: options.VocabSize = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    backward: options.Backward = False,
+    bidirectional: options.Bidirectional = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
     threads: options.Threads = None,
@@ -43,7 +48,8 @@ def check(
     Exit code 0: pass. 1: findings of severity error. 2: bad config, usage or run.
     """
     require_format(output_format)
-    require_no_input(output_file, [*targets, text, tokens, tokenizer])
+    require_no_input(output_file, [*targets, text, tokens, tokenizer, kwargs])
+    arguments = options.arguments(kwargs)
     with Progress(quiet) as progress:
         report = run_check(
             *targets,
@@ -54,6 +60,11 @@ def check(
             tokens=tokens,
             tokenizer=tokenizer,
             settings=Settings(device, dtype, threads),
+            kwargs=arguments,
+            vocab_size=vocab_size,
+            causal=False if bidirectional else None,
+            trust_remote_code=trust_remote_code,
+            backward=backward,
             command=command_line(),
             progress=progress,
         )

@@ -18,7 +18,7 @@ from initdiag.report import require_format
 
 
 def compare(
-    target: Annotated[str, typer.Argument(help="A YAML config, or the name of a shipped one.")] = DEFAULT_TARGET,
+    target: Annotated[str, typer.Argument(help=options.TARGET)] = DEFAULT_TARGET,
     schemes: Annotated[str, typer.Option("--schemes", metavar="A,B,…", help="Schemes to put side by side.")] = ",".join(
         DEFAULT_SCHEMES
     ),
@@ -30,6 +30,10 @@ def compare(
     text: options.Text = None,
     tokens: options.Tokens = None,
     tokenizer: options.Tokenizer = None,
+    kwargs: options.Kwargs = None,
+    vocab_size: options.VocabSize = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    backward: options.Backward = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
     threads: options.Threads = None,
@@ -45,7 +49,8 @@ def compare(
     Exit code 1 if any scheme has findings of severity error.
     """
     require_format(output_format)
-    require_no_input(output_file, [target, text, tokens, tokenizer])
+    require_no_input(output_file, [target, text, tokens, tokenizer, kwargs])
+    arguments = options.arguments(kwargs)
     names = [name.strip() for name in schemes.split(",") if name.strip()]
     with Progress(quiet) as progress:
         report = run_compare(
@@ -58,6 +63,10 @@ def compare(
             tokens=tokens,
             tokenizer=tokenizer,
             settings=Settings(device, dtype, threads),
+            kwargs=arguments,
+            vocab_size=vocab_size,
+            trust_remote_code=trust_remote_code,
+            backward=backward,
             command=command_line(),
             progress=progress,
         )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from initdiag.cli import options
 from initdiag.cli.output import style_of, write
+from initdiag.cli.progress import Progress
+from initdiag.errors import UsageError
 
 
 def rule(
@@ -26,12 +28,53 @@ def rule(
 
 def scheme(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A scheme.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TARGET", help="A target of check: print an init function for it instead."),
+    ] = None,
+    kwargs: options.Kwargs = None,
+    vocab_size: options.VocabSize = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     color: options.Color = "auto",
+    quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Explain a scheme: what every role is drawn from, its parameters and its source. Without NAME: list all."""
+    """Explain a scheme: what every role is drawn from, its parameters and its source. Without NAME: list all.
+
+    With --for: print a function, ready to paste, that draws the weights of that model by the scheme.
+    """
     from initdiag.report.reference import scheme_list, scheme_page
     from initdiag.schemes import scheme_named
 
+    if target is not None:
+        write(_code(name, target, options.arguments(kwargs), vocab_size, trust_remote_code, quiet))
+        return
+    alone = {"--kwargs": kwargs, "--vocab-size": vocab_size, "--trust-remote-code": trust_remote_code}
+    for option, given in alone.items():
+        if given:
+            raise UsageError(f"{option}: it belongs to a model; expected --for TARGET as well")
     style = style_of(sys.stdout, color)
     write(scheme_list(style) if name is None else scheme_page(scheme_named(name), style))
+
+
+def _code(
+    name: str | None, target: str, kwargs: dict[str, Any], vocab_size: int | None, trust_remote_code: bool, quiet: bool
+) -> str:
+    """Plan a target's weights by a scheme and write the plan as Python.
+
+    Raises:
+        UsageError: no scheme is named, or there is none of that name; and as `case_of`.
+    """
+    from initdiag.case import case_of
+    from initdiag.report.init_code import init_code
+    from initdiag.request import Request
+    from initdiag.schemes import SCHEMES, scheme_named
+
+    if name is None:
+        raise UsageError(f"--for {target}: no scheme is named; expected one of {', '.join(SCHEMES)} before it")
+    request = Request(
+        scheme=scheme_named(name).name, kwargs=kwargs, vocab_size=vocab_size, trust_remote_code=trust_remote_code
+    )
+    with Progress(quiet) as progress:
+        subject = case_of(target, request, progress).subject
+    return init_code(subject.plan, subject.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -12,9 +12,40 @@ from initdiag.engines.settings import DEVICES, DTYPES
 from initdiag.report import FORMATS
 from initdiag.schemes import SCHEMES
 
+TARGET = (
+    "A YAML config or the name of a shipped one; pkg.mod:Class or model.py:function, which gives an nn.Module; or a "
+    "Hugging Face config.json, or its folder."
+)
+
 Scheme = Annotated[
     str | None,
-    typer.Option("--scheme", metavar="NAME", help=f"Init scheme in place of the config's: {', '.join(SCHEMES)}."),
+    typer.Option(
+        "--scheme",
+        metavar="NAME",
+        help=f"Draw the weights by this scheme, not by the config's or the module's own: {', '.join(SCHEMES)}.",
+    ),
+]
+Kwargs = Annotated[
+    str | None,
+    typer.Option(
+        "--kwargs",
+        metavar="JSON_OR_FILE",
+        help="Arguments of the class or function, or fields of a Hugging Face config: '{\"n_layer\": 6}', or a YAML or "
+        "JSON file.",
+    ),
+]
+VocabSize = Annotated[
+    int | None,
+    typer.Option("--vocab-size", metavar="N", help="Vocabulary of a module, where it can't be found in it."),
+]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run the code that comes with a Hugging Face config.")
+]
+Backward = Annotated[
+    bool, typer.Option("--backward", help="Run one backward as well: gradient per branch, dead parameters.")
+]
+Bidirectional = Annotated[
+    bool, typer.Option("--bidirectional", help="Positions of this module may see later ones, as in BERT.")
 ]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Seed of weights and tokens in place of the config's.")]
 Set = Annotated[
@@ -56,3 +87,14 @@ ExitZero = Annotated[bool, typer.Option("--exit-zero", help="Exit 0 even with fi
 Color = Annotated[Literal["auto", "always", "never"], typer.Option("--color", help="When to use colours.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.", callback=debug_on, is_eager=True)]
+
+
+def arguments(kwargs: str | None) -> dict[str, Any]:
+    """Read the value of --kwargs.
+
+    Raises:
+        UsageError: it is neither JSON nor a file that holds a mapping.
+    """
+    from initdiag.subjects.import_path import read_kwargs  # a YAML parser, which `initdiag --help` needs not
+
+    return read_kwargs(kwargs)

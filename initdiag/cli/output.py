@@ -103,6 +103,17 @@ def require_no_input(file: Path | None, inputs: Iterable[str | Path | None]) -> 
     Raises:
         UsageError: it is one of the inputs.
     """
-    for name in inputs:
-        if file is not None and name is not None and file.exists() and Path(name).exists() and file.samefile(name):
-            raise UsageError(f"--output-file {file}: it is an input ({name}); expected another file")
+    if file is None or not file.exists():
+        return
+    for name in (str(name) for name in inputs if name is not None):
+        # model.py:GPT reads model.py, and a folder its config.json
+        for path in (Path(name), Path(name.rpartition(":")[0] or name), Path(name) / "config.json"):
+            if _exists(path) and file.samefile(path):
+                raise UsageError(f"--output-file {file}: it is an input ({name}); expected another file")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # JSON text, say, is no name of a file
+        return False

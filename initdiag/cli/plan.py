@@ -17,10 +17,13 @@ from initdiag.report.planned import FORMATS, as_json, as_table
 
 
 def plan(
-    target: Annotated[str, typer.Argument(help="A YAML config, or the name of a shipped one.")],
+    target: Annotated[str, typer.Argument(help=options.TARGET)],
     scheme: options.Scheme = None,
     seed: options.Seed = None,
     set_: options.Set = None,
+    kwargs: options.Kwargs = None,
+    vocab_size: options.VocabSize = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
     threads: options.Threads = None,
@@ -32,9 +35,13 @@ def plan(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """List every parameter: shape, role, what it is drawn from, and the std that was drawn."""
-    require_no_input(output_file, [target])
+    """List every parameter: shape, role, what it is drawn from, and the std that was drawn.
+
+    A module runs once, which shows what its parameters are for; without --scheme it keeps its own weights.
+    """
+    require_no_input(output_file, [target, kwargs])
     require_one_of("--output-format", output_format, FORMATS)
+    arguments = options.arguments(kwargs)
     with Progress(quiet) as progress:
         planned = run_plan(
             target,
@@ -42,6 +49,9 @@ def plan(
             seed=seed,
             overrides=set_ or (),
             settings=Settings(device, dtype, threads),
+            kwargs=arguments,
+            vocab_size=vocab_size,
+            trust_remote_code=trust_remote_code,
             progress=progress,
         )
     text = as_json(planned) if output_format == "json" else as_table(planned, style_of(sys.stdout, color))

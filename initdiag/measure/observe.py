@@ -76,7 +76,7 @@ def observe(subject: Subject, module: nn.Module, batch: TokenBatch, *, backward:
         labels=_labels(traced.outcome, inputs, targets),
         probe=probe(
             module,
-            lambda ids: _all_logits(subject, module, ids),
+            lambda ids: _all_logits(subject, module, ids, inputs[:1, : ids.shape[1]].expand(ids.shape)),
             inputs,
             subject.vocab_size,
             subject.causal is not False,
@@ -165,10 +165,11 @@ def real_vocabulary(logits: Tensor) -> int:
     return width
 
 
-def _all_logits(subject: Subject, module: nn.Module, ids: Tensor) -> Tensor:
+def _all_logits(subject: Subject, module: nn.Module, ids: Tensor, source: Tensor) -> Tensor:
+    """The logits of some ids; what an encoder reads besides stays the same for all."""
     if subject.states and subject.logits:
         return subject.logits(module, subject.states(module, ids), slice(0, subject.vocab_size))
-    return call(subject, module, ids, ids).logits
+    return call(subject, module, ids, ids, source).logits
 
 
 def _labels(outcome: Outcome | None, inputs: Tensor, targets: Tensor) -> LabelMeasure | None:

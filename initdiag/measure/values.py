@@ -76,13 +76,15 @@ class Read:
     """What the head, or the first matrix product of a branch, reads from the residual stream.
 
     reader: the weight that reads. normed: whether a norm stands between the stream and it. gain: the norm's gain
-    parameter, if it has one. rms: root mean square of what is read, over tokens and features.
+    parameter, if it has one. rms: root mean square of what is read, over tokens and features. scaled: it was multiplied
+    as well, so that its rms need not be the norm's.
     """
 
     reader: str
     normed: bool
     gain: str | None
     rms: float
+    scaled: bool = False
 
 
 @dataclass(frozen=True)
@@ -133,8 +135,8 @@ class Wiring:
 
     placement: "pre", "post", "sandwich" (norms after the projections), "none", or "unknown" where no stream was found.
     head: the weight that produced the logits; head_read: what it read. embedding: the table of the first stream.
-    tied: head and embedding are one tensor. broken: why the head doesn't read the stream, else "". tried: what was
-    looked for where no stream was found, else "".
+    tied: head and embedding are one tensor. head_bias: added to the logits, if any. broken: why the head doesn't read
+    the stream, else "". tried: what was looked for where no stream was found, else "".
     """
 
     placement: str = "unknown"
@@ -144,6 +146,7 @@ class Wiring:
     head_read: Read | None = None
     embedding: str | None = None
     tied: bool = False
+    head_bias: str | None = None
     broken: str = ""
     tried: str = ""
 

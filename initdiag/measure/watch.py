@@ -105,7 +105,7 @@ class Watch:
         if self._last_read() is not reading.value:
             mean, spread, _ = moments(reading.value)
             self._last_read, self._rms = weakref.ref(reading.value), math.sqrt(spread + mean * mean)
-        self.reads[reading.index] = Read(reading.reader, reading.normed, reading.gain, self._rms)
+        self.reads[reading.index] = Read(reading.reader, reading.normed, reading.gain, self._rms, reading.scaled)
 
     def route(self, routing: Routing) -> None:
         """Count how many assignments each expert got; of several choices by one router the last is the one."""

@@ -27,6 +27,7 @@ def wiring_of(tracer: Tracer, logits: Lineage, watch: Watch) -> Wiring:
         head_read=reads[-1] if reads else None,
         embedding=tables[0] if tables else None,
         tied=head in tables,
+        head_bias=next((bias for bias, weight in tracer.notes.biases.items() if weight == head), None),
         broken=_broken(logits, branches),
         tried="" if branches else _tried(tracer, tables),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.cells import cell_len
 
-from initdiag.report.facts import FACTS, size
+from initdiag.report.facts import Fact, shown, size
 from initdiag.report.layout import DEFAULT_WIDTH, GAP, SEVERITY_COLORS, Column, colored, paragraph, table
 from initdiag.report.numbers import number, sparkline, spread
 from initdiag.report.report import Report, Run
@@ -63,12 +63,18 @@ def by_scheme(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 def comparison_rows(groups: Groups) -> tuple[list[str], list[list[str]]]:
     """Return a label and a row of cells, one per scheme, for every number; the loss's expectation stands below it."""
-    labels = [fact.key for fact in FACTS]
-    rows = [[spread([fact.measured(run) for run in runs], fact.digits) for runs in groups.values()] for fact in FACTS]
-    at = next(i for i, fact in enumerate(FACTS) if fact.key == "loss") + 1
+    facts = shown(run for runs in groups.values() for run in runs)
+    labels = [fact.key for fact in facts]
+    rows = [[_cell(fact, runs) for runs in groups.values()] for fact in facts]
+    at = labels.index("loss") + 1
     labels.insert(at, "  expected")
     rows.insert(at, [spread([run.expected.loss for run in runs], 5) for runs in groups.values()])
     return labels, rows
+
+
+def _cell(fact: Fact, runs: Sequence[Run]) -> str:
+    values = [fact.measured(run) for run in runs]
+    return number(None) if not fact.always and all(map(math.isnan, values)) else spread(values, fact.digits)
 
 
 def _tables(schemes: Sequence[str], labels: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
@@ -97,13 +103,19 @@ def _differences(groups: Groups, style: Style) -> str:
     for role in Role:
         drawn = [tuple(entry.distribution for entry in plan.with_role(role)) for plan in plans]
         if len(set(drawn)) > 1:
-            rows.append([str(role), *(str(SCHEMES[scheme].roles[role]) for scheme in groups)])
+            rows.append([str(role), *(_formula(scheme, role) for scheme in groups)])
     if not rows:
         return paragraph("These schemes draw the same weights for this model.", style) if len(plans) > 1 else ""
     for name in dict.fromkeys(name for plan in plans for name in plan.settings):
         rows.append([f"  {name}", *(number(plan.settings.get(name)) for plan in plans)])
     columns = [Column("drawn from", number=False), *(Column(scheme, number=False) for scheme in groups)]
     return table(columns, rows, style)
+
+
+def _formula(scheme: str, role: Role) -> str:
+    """Return a scheme's formula for a role; of weights that it leaves alone, that it does."""
+    draw = SCHEMES[scheme].roles.get(role) if scheme in SCHEMES else None
+    return str(draw) if draw else "as built"
 
 
 def _finite_peak(run: Run) -> float:

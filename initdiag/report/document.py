@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 from initdiag.errors import Location, Option
+from initdiag.report import document_model as model
 from initdiag.report.report import Report, Run
 from initdiag.rules import Finding
 
@@ -27,7 +29,7 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def _run(run: Run, command: str) -> dict[str, Any]:
-    loss, logits, residual = run.measured.loss, run.measured.logits, run.measured.residual
+    loss, logits = run.measured.loss, run.measured.logits
     content = {
         "target": run.subject.target,
         "name": run.subject.name,
@@ -59,57 +61,21 @@ def _run(run: Run, command: str) -> dict[str, Any]:
             "max_abs": logits.max_abs,
             "entropy_ratio": logits.entropy_ratio,
         },
-        "residual": {
-            "embedding_variance": residual.embedding_variance,
-            "branch_variance_sum": residual.branch_variance_sum,
-            "scaling_ratio": residual.scaling_ratio,
-            "expected_scaling_ratio": run.expected.scaling_ratio,
-            "branches": [
-                {
-                    "index": branch.index,
-                    "name": branch.name,
-                    "layer": branch.layer,
-                    "kind": branch.kind,
-                    "branch_variance": branch.branch_variance,
-                    "expected_branch_variance": run.expected.branch_variances.get(branch.projection or ""),
-                    "stream_variance": branch.stream_variance,
-                    "ratio": branch.ratio,
-                }
-                for branch in residual.branches
-            ],
-        },
-        "attention": [
-            {
-                "name": attention.name,
-                "layer": attention.layer,
-                "logit_std": attention.logit_std,
-                "entropy_ratio": attention.entropy_ratio,
-            }
-            for attention in run.measured.attention
-        ],
-        "parameters": _parameters(run),
+        "wiring": model.wiring(run),
+        "residual": model.residual(run),
+        "attention": model.attention(run),
+        **model.probes(run),
+        "gradients": model.gradients(run),
+        "history": model.history(run),
+        "copies": [asdict(copy) for copy in run.measured.copies],
+        "parameters": model.parameters(run),
+        "buffers": len(run.measured.buffers),
         "findings": [_finding(finding) for finding in run.findings],
         "verdict": run.verdict,
         "versions": dict(run.versions),
         "command": command,
     }
     return {key: encodable(value) for key, value in content.items()}
-
-
-def _parameters(run: Run) -> list[dict[str, Any]]:
-    plan = run.subject.plan.by_name
-    return [
-        {
-            "name": measured.name,
-            "role": str(plan[measured.name].parameter.role),
-            "shape": list(plan[measured.name].parameter.shape),
-            "distribution": str(plan[measured.name].distribution),
-            "declared_std": plan[measured.name].distribution.std,
-            "measured_std": measured.std,
-            "measured_mean": measured.mean,
-        }
-        for measured in run.measured.parameters
-    ]
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

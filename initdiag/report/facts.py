@@ -6,16 +6,21 @@ A fact's `key` is its heading in docs/concepts.md, where it is defined.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from initdiag.report.numbers import layers, number, parameters
 from initdiag.report.report import Run
+from initdiag.rules.gradients import _blocks as blocks_of
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A number, its unit, and what it is expected to be (None: nothing is claimed)."""
+    """A number, its unit, and what it is expected to be (None: nothing is claimed).
+
+    measured: nan where it was not, or could not be measured; a table leaves it out then, unless it is `always` shown.
+    digits: significant ones; 0 for a count.
+    """
 
     key: str
     unit: str
@@ -23,10 +28,66 @@ class Fact:
     expected: Callable[[Run], float | None]
     meaning: str
     digits: int = 4
+    always: bool = False
 
 
 def _nothing(_: Run) -> None:
     return None
+
+
+def _token_information(run: Run) -> float:
+    branches = [branch for branch in run.measured.residual.branches if branch.stream == 0]
+    return branches[-1].token_share if branches else math.nan
+
+
+def _order_effect(run: Run) -> float:
+    return run.measured.probe.position if run.measured.probe else math.nan
+
+
+def _leak(run: Run) -> float:
+    return run.measured.probe.leak if run.measured.probe else math.nan
+
+
+def _no_leak(run: Run) -> float | None:
+    return 0.0 if run.measured.probe and run.measured.probe.causal else None
+
+
+def _norm_output(run: Run) -> float:
+    """Of all that is read through a norm, the RMS that is furthest from 1 on a log scale."""
+    reads = [read for branch in run.measured.residual.branches for read in branch.reads]
+    if run.measured.wiring.head_read:
+        reads.append(run.measured.wiring.head_read)
+    normed = [read.rms for read in reads if read.normed and not math.isnan(read.rms)]
+    return max(normed, key=lambda rms: abs(math.log(rms)) if rms > 0 else math.inf, default=math.nan)
+
+
+def _largest_activation(run: Run) -> float:
+    return run.measured.headroom.max_abs if run.measured.headroom else math.nan
+
+
+def _own_loss(run: Run) -> float:
+    return run.measured.labels.value if run.measured.labels else math.nan
+
+
+def _reference_loss(run: Run) -> float | None:
+    return run.measured.labels.reference if run.measured.labels else None
+
+
+def _router_share(run: Run) -> float:
+    return max((router.max_share for router in run.measured.routers), default=math.nan)
+
+
+def _gradient_ratio(run: Run) -> float:
+    """GRAD001's factor per block: the steps' geometric mean is the first norm over the last, to the 1/steps."""
+    branches = [branch for branch in run.measured.residual.branches if branch.stream == 0]
+    blocks = blocks_of([branch for branch in branches if branch.gradient_norm is not None])
+    if len(blocks) < 2 or not blocks[-1].norm > 0:
+        return math.nan
+    return math.pow(blocks[0].norm / blocks[-1].norm, 1 / (len(blocks) - 1))
+
+
+def _dead(run: Run) -> float:
+    return len(run.measured.gradients.dead) if run.measured.gradients else math.nan
 
 
 FACTS: tuple[Fact, ...] = (
@@ -37,6 +98,7 @@ FACTS: tuple[Fact, ...] = (
         lambda run: run.expected.loss,
         "cross-entropy on the given targets; expected is what the measured logit distribution explains",
         digits=5,
+        always=True,
     ),
     Fact(
         "loss, uniform targets",
@@ -45,6 +107,7 @@ FACTS: tuple[Fact, ...] = (
         lambda run: run.expected.uniform_targets,
         "the same under uniform targets: mean log-sum-exp less mean logit",
         digits=5,
+        always=True,
     ),
     Fact(
         "excess over ln V",
@@ -52,6 +115,7 @@ FACTS: tuple[Fact, ...] = (
         lambda run: run.measured.loss.excess,
         lambda run: run.expected.loss - run.measured.loss.uniform,
         "loss − ln V: what confidence in nothing costs",
+        always=True,
     ),
     Fact(
         "logit std",
@@ -59,6 +123,7 @@ FACTS: tuple[Fact, ...] = (
         lambda run: run.measured.logits.std,
         lambda run: run.expected.logit_std,
         "over the vocabulary, averaged over positions; expected is σ_head·√d_model, less where the norm's eps matters",
+        always=True,
     ),
     Fact(
         "self-logit",
@@ -66,6 +131,7 @@ FACTS: tuple[Fact, ...] = (
         lambda run: run.measured.logits.self_logit,
         _nothing,
         "the input token's own logit above the mean of the others",
+        always=True,
     ),
     Fact(
         "largest |logit|",
@@ -73,6 +139,7 @@ FACTS: tuple[Fact, ...] = (
         lambda run: run.measured.logits.max_abs,
         _nothing,
         "over all positions and the whole vocabulary",
+        always=True,
     ),
     Fact(
         "softmax entropy",
@@ -80,6 +147,7 @@ FACTS: tuple[Fact, ...] = (
         lambda run: run.measured.logits.entropy_ratio,
         _nothing,
         "mean entropy of the predicted distribution as a fraction of ln V",
+        always=True,
     ),
     Fact(
         "embedding variance",
@@ -98,7 +166,7 @@ FACTS: tuple[Fact, ...] = (
     Fact(
         "Σ branch variance",
         "variance",
-        lambda run: run.measured.residual.branch_variance_sum,
+        lambda run: run.measured.residual.branch_variance_sum if run.measured.residual.branches else math.nan,
         _nothing,
         "sum of what all branches add to the stream",
     ),
@@ -123,7 +191,85 @@ FACTS: tuple[Fact, ...] = (
         _nothing,
         "std of the attention logits over visible keys, in the layer where it is largest",
     ),
+    Fact(
+        "token information",
+        "of variance",
+        _token_information,
+        _nothing,
+        "share of the variance of the final stream that differs between sequences; 0: all tokens look alike",
+    ),
+    Fact(
+        "order effect",
+        "of output",
+        _order_effect,
+        _nothing,
+        "relative change of the first attention's output at the last position when earlier tokens are permuted",
+    ),
+    Fact(
+        "future leak",
+        "of logit std",
+        _leak,
+        _no_leak,
+        "largest change of the logits of earlier positions when later tokens change; expected 0 where causal",
+    ),
+    Fact(
+        "norm output RMS, worst",
+        "RMS",
+        _norm_output,
+        lambda run: None if math.isnan(_norm_output(run)) else 1.0,
+        "of what branches and head read through a norm, the one furthest from 1",
+    ),
+    Fact(
+        "largest |activation|",
+        "activation",
+        _largest_activation,
+        _nothing,
+        "of the forward, masks left out: float16 ends at 65504",
+    ),
+    Fact(
+        "own loss",
+        "nats",
+        _own_loss,
+        _reference_loss,
+        "that the model returns for labels; expected is the cross-entropy of its own logits with the next token",
+        digits=5,
+    ),
+    Fact(
+        "router share, max",
+        "of assignments",
+        _router_share,
+        _nothing,
+        "that went to one expert of a router, in the router where it is largest; E experts alike give 1/E",
+    ),
+    Fact(
+        "gradient ratio per layer",
+        "ratio",
+        _gradient_ratio,
+        _nothing,
+        "of the gradient norm before a layer to that after it, geometric mean over layers (--backward)",
+    ),
+    Fact(
+        "dead parameters",
+        "tensors",
+        _dead,
+        lambda run: 0.0 if run.measured.gradients else None,
+        "without any gradient, at step zero and after a few small steps on a copy (--backward)",
+        digits=0,
+    ),
 )
+
+
+def shown(runs: Iterable[Run]) -> tuple[Fact, ...]:
+    """Return the facts that a table of these runs shows: what was measured in any of them."""
+    runs = tuple(runs)
+    return tuple(fact for fact in FACTS if fact.always or not all(math.isnan(fact.measured(run)) for run in runs))
+
+
+def fact_cells(run: Run) -> list[tuple[str, str, str, str]]:
+    """Return a row for each fact: its name, what was measured, what was expected, and the unit."""
+    return [
+        (fact.key, number(fact.measured(run), fact.digits), expectation(fact, run), fact.unit) for fact in shown([run])
+    ]
 
 
 def expectation(fact: Fact, run: Run) -> str:
@@ -136,20 +282,7 @@ def size(run: Run) -> str:
     """Return the size of the model in words."""
     wiring, shape = run.measured.wiring, run.subject.architecture
     n_layers, d_model = (shape.n_layers, shape.d_model) if shape else (wiring.n_layers, wiring.d_model)
-    sizes = f"{layers(n_layers)}, d_model {d_model:,}, vocabulary {run.measured.loss.vocab_size:,}"
-    return f"{sizes}, {parameters(run.subject.plan.numel)}"
-
-
-def branch_cells(run: Run) -> list[tuple[str, ...]]:
-    """Return a row for each branch: index, name, variance, expected variance, stream variance and ratio."""
-    return [
-        (
-            str(branch.index),
-            branch.name,
-            number(branch.branch_variance),
-            number(run.expected.branch_variances.get(branch.projection or "")),
-            number(branch.stream_variance),
-            number(branch.ratio, 3),
-        )
-        for branch in run.measured.residual.branches
-    ]
+    said = [layers(n_layers)] if n_layers else []  # without a stream nobody knows
+    said += [f"d_model {d_model:,}"] if d_model else []
+    said += [f"vocabulary {run.measured.loss.vocab_size:,}", parameters(run.subject.plan.numel)]
+    return ", ".join(said)

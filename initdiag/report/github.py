@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from initdiag.errors import Location, Option
+from initdiag.report.header import scheme_in_words
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
 from initdiag.rules import Finding, Severity
@@ -20,7 +21,7 @@ def render(report: Report, style: Style) -> str:
         left_out += len(found[PER_STEP:])
     if left_out:
         lines.append(f"::notice title=initdiag::{left_out} more findings: see the JSON or table output")
-    lines += [f"{run.subject.target}: scheme {run.scheme}, seed {run.seed}: {run.verdict}" for run in report.runs]
+    lines += [f"{run.subject.target}: {scheme_in_words(run)}, seed {run.seed}: {run.verdict}" for run in report.runs]
     return style.text("\n".join(lines) + "\n")
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from initdiag.report.branches import branch_table
 from initdiag.report.compared import by_scheme, comparison_rows
-from initdiag.report.facts import FACTS, branch_cells, expectation, size
-from initdiag.report.numbers import number
+from initdiag.report.facts import fact_cells, size
+from initdiag.report.header import init_code_seen, scheme_in_words, wiring
+from initdiag.report.layout import Column
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
+from initdiag.report.weights import weight_columns, weight_notes, weight_rows
 from initdiag.rules import Finding
 
 
@@ -20,16 +23,32 @@ def render(report: Report, style: Style) -> str:
 
 
 def _run(run: Run) -> str:
-    rows = [(fact.key, number(fact.measured(run), fact.digits), expectation(fact, run), fact.unit) for fact in FACTS]
-    branches = branch_cells(run)
-    columns = ("#", "branch", "variance", "expected", "stream", "ratio")
+    branches, weights = branch_table(run), weight_rows(run)
+    seen = [line for line in (wiring(run), init_code_seen(run)) if line]
     return (
         f"### initdiag: {run.verdict.upper()} {_escape(run.subject.target)}\n\n"
-        f"Scheme {run.scheme}, seed {run.seed}; {_escape(size(run))}; tokens: {_escape(run.batch.describe())}\n\n"
+        f"{_sentence(scheme_in_words(run))}, seed {run.seed}; {_escape(size(run))}; "
+        f"tokens: {_escape(run.batch.describe())}\n\n"
+        + "".join(f"{_sentence(_escape(line))}\n\n" for line in seen)
         + _findings(run.findings)
-        + _table(("", "measured", "expected", "unit"), rows, "lrrl")
-        + f"\n<details><summary>{len(branches)} residual branches</summary>\n\n"
-        + _table(columns, branches, "rlrrrr")
+        + _table(("", "measured", "expected", "unit"), fact_cells(run), "lrrl")
+        + _folded(f"{len(branches.rows)} residual branches", branches.columns, branches.rows)
+        + _folded("weights by role", weight_columns(run), weights, weight_notes(run))
+    )
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _folded(summary: str, columns: Sequence[Column], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> str:
+    if not rows and not notes:
+        return ""
+    sides = "".join("r" if column.number else "l" for column in columns)
+    return (
+        f"\n<details><summary>{summary}</summary>\n\n"
+        + (_table([column.heading for column in columns], rows, sides) if rows else "")
+        + "".join(f"\n{_escape(note)}\n" for note in notes)
         + "\n</details>\n"
     )
 

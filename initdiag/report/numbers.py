@@ -11,7 +11,7 @@ ASCII_SPARKS = "_.-=+*#@"
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Format a number: 0.08605, 10.98, 480.3, 1.2e-05; '–' for None.
+    """Format a number: 0.08605, 10.98, 480.3, 1.2e-05; '–' for None; with 0 digits a count.
 
     >>> number(0.0860488), number(480.34), number(0.0), number(1.23456e-7), number(float("nan"))
     ('0.08605', '480.3', '0', '1.235e-07', 'nan')
@@ -20,7 +20,7 @@ def number(value: float | None, digits: int = 4) -> str:
         return "–"
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
-    return f"{value:#.{digits}g}".rstrip(".")
+    return f"{value:#.{digits}g}".rstrip(".") if digits else f"{value:.0f}"
 
 
 def spread(values: Sequence[float], digits: int = 4) -> str:
@@ -35,7 +35,7 @@ def spread(values: Sequence[float], digits: int = 4) -> str:
         return f"{sum(values) / len(values):g}"
     mean = math.fsum(values) / len(values)
     std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    return f"{_compact(mean, digits)} ± {_compact(std, 2)}"
+    return f"{_compact(mean, digits or 2)} ± {_compact(std, 2)}"
 
 
 def _compact(value: float, digits: int) -> str:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from initdiag.measure import ParameterMeasure
 from initdiag.report.document import SCHEMA_VERSION, encodable
+from initdiag.report.document_model import declared_std
+from initdiag.report.document_model import parts as parts_of
 from initdiag.report.layout import Column, paragraph, table
+from initdiag.report.names import parts_in_words, pattern, role_of, starred
 from initdiag.report.numbers import number, parameters
 from initdiag.report.style import Style
-from initdiag.schemes import Constant, Distribution, Normal, Uniform
+from initdiag.schemes import AsFound, Constant, Distribution, Normal, Uniform
 from initdiag.schemes.distributions import Truncated
 from initdiag.subjects import Subject
 
@@ -27,52 +30,74 @@ class Planned:
 
 
 def as_table(planned: Planned, style: Style) -> str:
-    """Render one row per parameter; its layer stands once, above its parameters."""
+    """Render one row per parameter; its layer stands once, above its parameters. Of a module, also how its roles were
+    found out."""
     subject = planned.subject
-    rows: list[tuple[str, ...]] = []
-    block = ""
-    for entry, measured in zip(subject.plan.entries, planned.measured, strict=True):
-        name = entry.parameter.name
-        if entry.parameter.layer is not None:
-            head, _, rest = name.partition(f".{entry.parameter.layer}.")
-            name = f"  {rest}"
-            if block != (block := f"{head}.{entry.parameter.layer}"):
-                rows.append((block, "", "", "", "", ""))
-        rows.append(
-            (
-                name,
-                "×".join(map(str, entry.parameter.shape)),
-                str(entry.parameter.role),
-                _drawn(entry.distribution),
-                number(measured.std),
-            )
-        )
     columns = (
         Column("parameter", number=False),
         Column("shape"),
         Column("role", number=False),
-        Column("planned", number=False),
+        Column("planned" if subject.drawn_by_us else "drawn", number=False),
         Column("measured"),
     )
-    settings = ", ".join(f"{name} {value:.4g}" for name, value in subject.plan.settings.items())
-    head = f"{subject.target}: scheme {subject.plan.scheme}" + (f" ({settings})" if settings else "")
-    counted = f"{len(subject.plan.entries)} tensors, {parameters(subject.plan.numel)}"
-    return (
-        "\n\n".join(
+    parts = [
+        paragraph(_head(planned), style),
+        table(columns, _rows(planned), style),
+        paragraph(NOTE if subject.drawn_by_us else f"{NOTE} {SEEN}", style),
+    ]
+    if evidence := _evidence(planned):
+        parts += [f"{FOUND}:\n\n" + "\n".join(paragraph(line, style, indent="  ", first="") for line in evidence)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _head(planned: Planned) -> str:
+    subject, plan = planned.subject, planned.subject.plan
+    settings = ", ".join(f"{name} {value:.4g}" for name, value in plan.settings.items())
+    scheme = f"scheme {plan.scheme}" if subject.drawn_by_us else plan.scheme
+    head = f"{subject.target}: {scheme}" + (f" ({settings})" if settings else "")
+    return f"{head}, seed {planned.seed}; {len(plan.entries)} tensors, {parameters(plan.numel)}"
+
+
+def _rows(planned: Planned) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    block = ""
+    for entry, measured in zip(planned.subject.plan.entries, planned.measured, strict=True):
+        name, layer = entry.parameter.name, entry.parameter.layer
+        head, number_, rest = name.partition(f".{layer}.")
+        if layer is not None and number_:
+            name = f"  {rest}"
+            if block != (block := f"{head}.{layer}"):
+                rows.append((block, "", "", "", ""))
+        rows.append(
             (
-                paragraph(f"{head}, seed {planned.seed}; {counted}", style),
-                table(columns, rows, style),
-                paragraph(NOTE, style),
+                name,
+                "×".join(map(str, entry.parameter.shape)),
+                role_of(entry.parameter),
+                _drawn(entry.distribution),
+                number(measured.std),
             )
         )
-        + "\n"
-    )
+    return rows
 
 
+def _evidence(planned: Planned) -> list[str]:
+    """Return a line per pattern of names: the role, how it was found out, and of a packed matrix the rows of each."""
+    lines = []
+    for entry in planned.subject.plan.entries:
+        parameter = entry.parameter
+        if said := "; ".join(filter(None, (starred(parameter.evidence), parts_in_words(parameter.parts)))):
+            lines.append(f"{pattern(parameter.name)}: {role_of(parameter)}; {said}")
+    return list(dict.fromkeys(lines))
+
+
+FOUND = "How the roles were found out, in the operations of one forward"
 NOTE = (
-    "planned: N normal, N<c normal cut at c sigmas, U uniform (bound: std·√3), all with mean 0 and the std behind the "
+    "N normal, N<c normal cut at c sigmas, U uniform (bound: std·√3), all with mean 0 and the std behind the "
     "letter, which a cut makes smaller than sigma; = a constant. "
     "measured: the std of what was drawn."
+)
+SEEN = (
+    "drawn: what the module's own code was seen to draw; as found: nobody saw it drawn, so nothing is expected of it."
 )
 
 
@@ -86,6 +111,8 @@ def _drawn(distribution: Distribution) -> str:
             return f"U {number(distribution.std)}"
         case Constant(value=value):
             return f"= {value:g}"
+        case AsFound():
+            return "as found"
 
 
 def as_json(planned: Planned) -> str:
@@ -102,10 +129,12 @@ def as_json(planned: Planned) -> str:
             {
                 "name": entry.parameter.name,
                 "role": str(entry.parameter.role),
+                "evidence": entry.parameter.evidence,
+                "parts": parts_of(entry.parameter.parts),
                 "layer": entry.parameter.layer,
                 "shape": list(entry.parameter.shape),
                 "distribution": str(entry.distribution),
-                "declared_std": entry.distribution.std,
+                "declared_std": declared_std(entry.distribution),
                 "measured_std": measured.std,
                 "measured_mean": measured.mean,
             }

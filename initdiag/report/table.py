@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from initdiag.report.branches import branch_table
 from initdiag.report.compared import compared
-from initdiag.report.facts import FACTS, branch_cells, expectation, size
+from initdiag.report.facts import fact_cells
+from initdiag.report.header import header_lines
 from initdiag.report.layout import SEVERITY_COLORS, Column, colored, paragraph, table
-from initdiag.report.numbers import bar, number
+from initdiag.report.numbers import bar
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
+from initdiag.report.weights import weight_columns, weight_notes, weight_rows
 from initdiag.rules import Finding, Severity
 
 BAR = 8
@@ -28,65 +31,30 @@ def _run(run: Run, style: Style) -> str:
 
 
 def header(run: Run, style: Style) -> str:
-    """Say what was run: model, scheme, tokens and how."""
-    plan = run.subject.plan
-    settings = ", ".join(f"{name} {value:.4g}" for name, value in plan.settings.items())
-    lines = (
-        f"{run.subject.target}: scheme {run.scheme}" + (f" ({settings})" if settings else "") + f", seed {run.seed}",
-        size(run),
-        f"tokens: {run.batch.describe()}",
-        f"engine: {run.engine}, {run.dtype}, {run.versions['device']}; torch {run.versions['torch']}, "
-        f"initdiag {run.versions['initdiag']}",
-    )
-    return "\n".join(paragraph(line, style, indent="  ", first="") for line in lines)
+    """Say what was run: model, scheme, wiring, tokens and how."""
+    return "\n".join(paragraph(line, style, indent="  ", first="") for line in header_lines(run))
 
 
 def _numbers(run: Run, style: Style) -> str:
-    rows = []
-    for fact in FACTS:
-        rows.append((fact.key, number(fact.measured(run), fact.digits), expectation(fact, run), fact.unit))
-    return table(
-        (Column("", number=False), Column("measured"), Column("expected"), Column("unit", False, 1)), rows, style
-    )
+    columns = (Column("", number=False), Column("measured"), Column("expected"), Column("unit", False, 1))
+    return table(columns, fact_cells(run), style)
 
 
 def _branches(run: Run, style: Style) -> str:
     branches = run.measured.residual.branches
     if not branches:
-        return paragraph("No residual stream was found: no addition of a branch to what the embedding wrote.", style)
-    columns = (
-        Column("#", optional=2),
-        Column("branch", number=False),
-        Column("variance"),
-        Column("expected", optional=3),
-        Column("stream"),
-        Column("ratio", optional=1),
-        Column("growth", number=False, optional=4),
-    )
+        return ""  # the header says what was tried
+    body = branch_table(run)
     largest = max(branch.stream_variance for branch in branches)
     bars = [bar(branch.stream_variance, largest, BAR, style.ascii) for branch in branches]
-    rows = [(*cells, drawn) for cells, drawn in zip(branch_cells(run), bars, strict=True)]
-    return table(columns, rows, style)
+    rows = [(*cells, drawn) for cells, drawn in zip(body.rows, bars, strict=True)]
+    return table((*body.columns, Column("growth", number=False, optional=4)), rows, style)
 
 
 def _weights(run: Run, style: Style) -> str:
-    plan = run.subject.plan.by_name
-    off = [
-        (abs(measured.std / plan[measured.name].distribution.std - 1), measured)
-        for measured in run.measured.parameters
-        if measured.name in plan and plan[measured.name].distribution.std
-    ]
-    if not off:
-        return ""
-    worst, measured = max(off, key=lambda pair: pair[0])
-    return paragraph(
-        f"weights: {len(run.measured.parameters)} parameters; the std furthest from its plan is that of "
-        f"{measured.name}, {number(measured.std)} for {number(plan[measured.name].distribution.std)} "
-        f"({100 * worst:.2g} %)",
-        style,
-        indent="  ",
-        first="",
-    )
+    notes = [paragraph(note, style, indent="  ", first="") for note in weight_notes(run)]
+    rows = weight_rows(run)
+    return "\n\n".join([table(weight_columns(run), rows, style)] * bool(rows) + ["\n".join(notes)] * bool(notes))
 
 
 def finding(one: Finding, style: Style) -> str:

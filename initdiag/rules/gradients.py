@@ -90,9 +90,11 @@ def _over_depth(branches: Sequence[Branch]) -> Iterator[Trouble]:
         )
         return
     per_block = math.exp(sum(math.log(ratio) for ratio, _, _ in steps) / len(steps))
-    failed = not FAIL_PER_BLOCK[0] <= per_block <= FAIL_PER_BLOCK[1]
+    outside = not FAIL_PER_BLOCK[0] <= per_block <= FAIL_PER_BLOCK[1]
+    # a stream that grows divides the gradient by its std (sandwich norms over an embedding of 0.02): then a warning
+    failed = outside and not FAIL_PER_BLOCK[0] <= per_block / _forward_growth(blocks) <= FAIL_PER_BLOCK[1]
     low, high = FAIL_PER_BLOCK if failed else WARN_PER_BLOCK
-    if failed or (len(blocks) >= FEWEST_TO_WARN and not low <= per_block <= high):
+    if outside or (len(blocks) >= FEWEST_TO_WARN and not low <= per_block <= high):
         yield Trouble(
             f"the gradient {'grows' if per_block > 1 else 'shrinks'} by {per_block:.3g} per block on its way down, "
             f"from {blocks[-1].norm:.3g} after layer {blocks[-1].last.layer} to {blocks[0].norm:.3g} after layer "
@@ -111,9 +113,14 @@ def _blocks(branches: Sequence[Branch]) -> list[_Block]:
     return [_Block(end, _norm(end)) for end in ends]
 
 
-def _cure(blocks: Sequence[_Block], per_block: float) -> str:
+def _forward_growth(blocks: Sequence[_Block]) -> float:
+    """By how much the stream's std grows per block; nan where it can't be told."""
     first, last = blocks[0].last.stream_variance, blocks[-1].last.stream_variance
-    forward = math.sqrt(last / first) ** (1 / (len(blocks) - 1)) if first > 0 and last > 0 else math.nan
+    return math.sqrt(last / first) ** (1 / (len(blocks) - 1)) if first > 0 and last > 0 else math.nan
+
+
+def _cure(blocks: Sequence[_Block], per_block: float) -> str:
+    forward = _forward_growth(blocks)
     if per_block > 1 and forward > math.sqrt(per_block):  # most of it, on a log scale
         return (
             f"the stream's std grows by {forward:.3g} per block, and the gradient falls as 1/std: divide the std of "
@@ -210,4 +217,5 @@ NOT_FINITE = Rule(
     instead="An eps inside the root: `x * (x.square().mean(-1, keepdim=True) + eps).rsqrt()`.",
     references=(),
     check=_not_finite,
+    on_trained=True,
 )

@@ -145,6 +145,7 @@ UNWRITTEN = Rule(
     "before it reads it: torch.zeros, or ignore this rule.",
     references=("PyTorch documentation, torch.utils.deterministic.fill_uninitialized_memory",),
     check=_unwritten,
+    on_trained=True,
 )
 
 RESCALED = Rule(
@@ -191,4 +192,5 @@ TIE = Rule(
     instead="Tie after the tensors are real: `model.head.weight = model.embed.weight` as the last line of init.",
     references=(),
     check=_tie,
+    on_trained=True,
 )

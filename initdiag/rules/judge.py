@@ -11,6 +11,7 @@ from initdiag.rules import (
     copies,
     dead_parameters,
     distribution,
+    freshness,
     gradients,
     history,
     labels,
@@ -26,6 +27,7 @@ from initdiag.rules import (
     wiring,
 )
 from initdiag.rules.finding import Finding, Severity
+from initdiag.rules.freshness import looks_trained
 from initdiag.rules.rule import Evidence, Rule
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ RULES: dict[str, Rule] = {
     for rule in (
         numerics.NOT_FINITE,
         precision.OVERFLOW,
+        freshness.TRAINED,
         history.UNWRITTEN,
         weights.OFF_PLAN,
         distribution.DEFAULT,
@@ -80,7 +83,9 @@ _ORDER = {severity: rank for rank, severity in enumerate(Severity)}
 def judge(subject: Subject, measured: Measurements, expected: Expectations, gate: Gate) -> tuple[Finding, ...]:
     """Ask every selected rule; the worst findings come first."""
     evidence = Evidence(subject, measured, expected, gate)
-    found = [finding for rule in selected(subject, gate) for finding in rule.findings(evidence)]
+    trained = looks_trained(evidence)
+    asked = [rule for rule in selected(subject, gate) if rule.on_trained or not trained]
+    found = [finding for rule in asked for finding in rule.findings(evidence)]
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.severity]))
 
 

@@ -132,6 +132,7 @@ MISALIGNED = Rule(
     instead="Shift once: targets[t] = ids[t+1].",
     references=("transformers: ForCausalLMLoss",),
     check=_misaligned,
+    on_trained=True,
 )
 
 REDUCTION = Rule(
@@ -147,4 +148,5 @@ REDUCTION = Rule(
     instead="`F.cross_entropy(logits, targets)`; auxiliary losses are added to the mean.",
     references=("torch.nn.functional.cross_entropy",),
     check=_reduction,
+    on_trained=True,
 )

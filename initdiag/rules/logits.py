@@ -6,12 +6,13 @@ import math
 from collections.abc import Iterator
 
 from initdiag.rules.finding import Severity
+from initdiag.rules.freshness import head_prior
 from initdiag.rules.rule import Evidence, Rule, Trouble
 
 
 def _hot(evidence: Evidence) -> Iterator[Trouble]:
     std, gate, subject = evidence.measured.logits.std, evidence.gate, evidence.subject
-    if not math.isfinite(std) or std <= min(gate.warn_logit_std, gate.max_logit_std):
+    if not math.isfinite(std) or std <= min(gate.warn_logit_std, gate.max_logit_std) or head_prior(evidence):
         return
     failed = std > gate.max_logit_std
     frozen = math.sqrt(2 * math.log(evidence.measured.loss.vocab_size))

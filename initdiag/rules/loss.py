@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from initdiag.rules.finding import Severity
+from initdiag.rules.freshness import head_prior
 from initdiag.rules.rule import Evidence, Rule, Trouble
 from initdiag.theory import log_sum_exp
 
@@ -13,7 +14,8 @@ FEWEST_LOGITS = 16  # a handful of logits is no distribution
 
 
 def _judged(evidence: Evidence) -> bool:
-    return evidence.measured.loss.vocab_size >= FEWEST_LOGITS
+    """A handful of logits is no distribution; and with a prior in the head, random tokens are not what it is for."""
+    return evidence.measured.loss.vocab_size >= FEWEST_LOGITS and not head_prior(evidence)
 
 
 def _above(evidence: Evidence) -> Iterator[Trouble]:
@@ -44,7 +46,7 @@ def _below(evidence: Evidence) -> Iterator[Trouble]:
 
 def _excess(evidence: Evidence) -> Iterator[Trouble]:
     loss, gate, logits = evidence.measured.loss, evidence.gate, evidence.measured.logits
-    if loss.excess > gate.max_excess:
+    if loss.excess > gate.max_excess and not head_prior(evidence):
         # is the input token's own logit what the loss is made of, or the spread of all of them?
         identity = logits.self_logit > log_sum_exp(loss.vocab_size, logits.std, -math.inf)
         declared = identity and evidence.subject.declares_multiplier(evidence.measured.wiring.tied)
@@ -88,6 +90,7 @@ BELOW = Rule(
     instead="Start from fresh weights; let the targets be the inputs moved by exactly one.",
     references=("docs/concepts.md, expected loss",),
     check=_below,
+    on_trained=True,
 )
 
 EXCESS = Rule(

@@ -52,7 +52,7 @@ def _reads(evidence: Evidence) -> Iterator[Read]:
     wiring = evidence.measured.wiring
     reads = [read for branch in evidence.measured.residual.branches for read in branch.reads]
     for read in (*reads, *((wiring.head_read,) if wiring.head_read else ())):
-        if read.normed:
+        if read.normed and not read.scaled:
             yield read
 
 
@@ -80,7 +80,7 @@ def _no_final_norm(evidence: Evidence) -> Iterator[Trouble]:
         f"{read.reader} reads the stream as it is, with a root mean square of {read.rms:.3g}, while every branch reads "
         f"it through a norm; expected a final norm before the head",
         read.reader,
-        "logits = head(norm(x)) with a norm of its own; without it the logits grow with depth, with √(Σ branch variance)",
+        "logits = head(norm(x)) with a norm of its own; without it the logits grow with depth, as √(Σ branch variance)",
         "model.final_norm",
         Severity.WARNING,
     )
@@ -104,8 +104,8 @@ NO_FINAL_NORM = Rule(
     name="no-final-norm",
     severity="warning",
     what="The head of a pre-norm model reads the stream without a norm.",
-    why="The variance of the stream grows with every branch, and the logits with it: their std then depends on depth, and "
-    "on whether the residual projections are scaled.",
+    why="The variance of the stream grows with every branch, and the logits with it: their std then depends on depth, "
+    "and on whether the residual projections are scaled.",
     example="`self.ln_f` is built, but forward ends with `return self.head(x)`.",
     instead="`return self.head(self.ln_f(x))`.",
     references=("arXiv 2002.04745, section 3",),

@@ -51,4 +51,5 @@ NOT_FINITE = Rule(
     instead="A smaller std where it starts; bfloat16 or float32 where the range is the problem.",
     references=(),
     check=_not_finite,
+    on_trained=True,
 )

@@ -47,4 +47,5 @@ OVERFLOW = Rule(
     instead="A smaller std where the activation is made; bfloat16, which has the range of float32.",
     references=("arXiv 1710.03740 (mixed precision training)",),
     check=_overflow,
+    on_trained=True,
 )

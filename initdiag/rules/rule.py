@@ -41,7 +41,10 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule. The texts are its documentation, in `initdiag rule ID` and docs/rules.md alike."""
+    """A rule. The texts are its documentation, in `initdiag rule ID` and docs/rules.md alike.
+
+    on_trained: it also judges a model whose weights look trained.
+    """
 
     id: str
     name: str
@@ -52,6 +55,7 @@ class Rule:
     instead: str
     references: tuple[str, ...]
     check: Callable[[Evidence], Iterable[Trouble]]
+    on_trained: bool = False
 
     def findings(self, evidence: Evidence) -> tuple[Finding, ...]:
         return tuple(

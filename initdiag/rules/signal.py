@@ -142,6 +142,7 @@ LEAKS = Rule(
     instead="`F.scaled_dot_product_attention(q, k, v, is_causal=True)`.",
     references=("arXiv 1706.03762, section 3.2.3 (masking)",),
     check=_leaks,
+    on_trained=True,
 )
 
 TOKENS_LOST = Rule(

@@ -52,7 +52,9 @@ class Call:
     shifted: bool = True
 
 
-def call(subject: Subject, module: nn.Module, ids: Tensor, targets: Tensor | None = None) -> Outcome:
+def call(
+    subject: Subject, module: nn.Module, ids: Tensor, targets: Tensor | None = None, source: Tensor | None = None
+) -> Outcome:
     """Run a module once.
 
     A forward that takes labels or targets gets them, so that its own loss comes out of the same run, and so that a
@@ -60,7 +62,8 @@ def call(subject: Subject, module: nn.Module, ids: Tensor, targets: Tensor | Non
     second time without them.
 
     Args:
-        ids: (B, T) of int64. targets: (B, T) of int64, the ids that follow.
+        ids: (B, T) of int64. targets: (B, T) of int64, the ids that follow. source: (B, T), what the encoder of an
+            encoder-decoder reads; default: the ids too.
 
     Raises:
         RunError: the module's code fails (with the line of it and what it was called with), or what it returns has no
@@ -71,16 +74,18 @@ def call(subject: Subject, module: nn.Module, ids: Tensor, targets: Tensor | Non
         result = _run(subject, module, planned, ids, subject.forward)
         logits, loss = read_outputs(subject, module, result, ids, planned.shown)
         return Outcome(logits, loss)
-    planned = plan_call(subject, module, ids, targets)
+    planned = plan_call(subject, module, ids, targets, source)
     result = _run(subject, module, planned, ids, module)
     logits, loss = read_outputs(subject, module, result, ids, planned.shown, loss_alone=bool(planned.argument))
     if logits is None:
-        again = plan_call(subject, module, ids, None)
+        again = plan_call(subject, module, ids, None, source)
         logits, _ = read_outputs(subject, module, _run(subject, module, again, ids, module), ids, again.shown)
     return Outcome(logits, loss, planned.argument, planned.shifted)
 
 
-def plan_call(subject: Subject, module: nn.Module, ids: Tensor, targets: Tensor | None) -> Call:
+def plan_call(
+    subject: Subject, module: nn.Module, ids: Tensor, targets: Tensor | None, source: Tensor | None = None
+) -> Call:
     """Decide what goes to which parameter of a module's forward.
 
     Raises:
@@ -116,7 +121,10 @@ def plan_call(subject: Subject, module: nn.Module, ids: Tensor, targets: Tensor 
             f"{subject.name}: its forward needs {', '.join(repr(name) for name in missing)} besides the ids; say "
             f"how to call it: initdiag.Subject(module, forward=lambda m, ids: m(ids, {missing[0]}=...))"
         )
-    positional = () if first in keywords else (ids,)
+    read = source if source is not None and any(name in _SECONDS for name in keywords) else ids
+    if first in keywords:
+        keywords[first] = read
+    positional = () if first in keywords else (read,)
     words = (["ids"] if positional else []) + [f"{name}={value}" for name, value in shown.items()]
     return Call(positional, keywords, f"forward({', '.join(words)})", argument if argument in keywords else "", shifted)
 

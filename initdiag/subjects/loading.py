@@ -54,6 +54,8 @@ def load_module(
             name=given.name,
             causal=given.causal if causal is None else causal,
         )
+        if given.forward is not None and subject.causal is None and _two_streams(given.module):
+            subject = replace(subject, causal=False)  # what its encoder reads is up to that forward, later tokens as well
         return replace(subject, history=_history(given.module))
     declared, build, name = Declared(), target, getattr(target, "__name__", "model")
     if isinstance(target, str | Path):
@@ -73,6 +75,10 @@ def load_module(
     return replace(subject, causal=subject.declared.causal if causal is None else causal)
 
 
+def _two_streams(module: nn.Module) -> bool:
+    return bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
+
+
 def _with(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
     return lambda: function(**kwargs)
 
@@ -81,7 +87,7 @@ def _built(build: Callable[[], Any], name: str, seed: int) -> tuple[nn.Module, I
     with seeded(seed):
         try:
             built = build_watched(build)
-        except (RunError, UsageError):
+        except (RunError, UsageError, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
             raise RunError(f"{name}: building it fails: {first_line(error)}; {failing_line(error)}") from error

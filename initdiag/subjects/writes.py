@@ -230,7 +230,7 @@ def _number(value: Any) -> float | None:
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.is_meta or value.is_complex():
             return None
-        value = value.item()
+        value = value.detach().item()
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 

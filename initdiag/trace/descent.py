@@ -95,6 +95,7 @@ def product(call: Call, x: int, w: int, reads: frozenset[int]) -> Lineage:
         mixes=source.mixes if left else 0,
         cross=source.cross and left,
         routed=source.routed or weight.routed,
+        convolved=call.operation == "convolution" or (source.convolved and left),
         reads=reads,
     )
 
@@ -120,7 +121,7 @@ def mixture(call: Call) -> Lineage:
 def attended(query: Lineage, key: Lineage, value: Lineage) -> Lineage:
     """What fused attention makes of its operands."""
     return Lineage(
-        from_ids=True,
+        from_ids=query.from_ids or key.from_ids or value.from_ids,
         roots=query.roots | key.roots | value.roots,
         projection=value.projection,
         products=max(query.products, value.products),
@@ -199,10 +200,10 @@ def _on_stream(call: Call, on: Sequence[Lineage]) -> Lineage:
     elif operation in ("mul", "div") and not stat:
         if any(parent.stat for parent in on):
             normed, gain = True, None
-        elif normed and parameter:
+        elif normed and parameter and gain is None:
             gain = parameter
-        elif not normed:
-            scaled = True
+        else:
+            scaled = True  # before a norm or, as T5's d_model^-0.5 before a tied head, after it
     elif operation == "add" and len(bodies) > 1 and any(other.stream & body.stream for other in bodies[1:]):
         scaled = True  # a shortcut from an earlier state of the same stream
     return Lineage(
@@ -246,6 +247,7 @@ def _off_stream(call: Call) -> Lineage:
         weights=(softmax and main.scores is not None and main.mixes > 0) or (main.weights and not softmax),
         cross=any(parent.cross for parent in left),
         activated=operation in ACTIVATIONS or any(parent.activated for parent in left),
+        convolved=any(parent.convolved for parent in left),
         routed=any(parent.routed for parent in parents) or (operation in CHOICES and not main.mixes),
         chains=_joined(main, left),
         terms=_scaled_terms(call, main),

@@ -62,12 +62,13 @@ Attention = FusedAttention | SoftmaxAttention
 
 @dataclass(frozen=True)
 class Reading:
-    """A matrix product that reads the stream: what it reads, and through which norm."""
+    """A matrix product that reads the stream: what it reads, through which norm, and whether it was scaled too."""
 
     index: int
     reader: str
     normed: bool
     gain: str | None
+    scaled: bool
     value: Tensor
 
 

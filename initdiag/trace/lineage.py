@@ -49,7 +49,8 @@ class Lineage:
     also: other weights that wrote addends of it (experts). inner: the weight of the product before the last.
     mixes: how many products of two activations (attention has two). scores: the operands of such a product, while
         they are attention logits. weights: it is attention weights. cross: it mixed two streams.
-    activated: passed a nonlinearity since the last product. routed: a router chose it.
+    activated: passed a nonlinearity since the last product. routed: a router chose it. convolved: passed a convolution
+    over positions since it left the stream (state-space models).
     chains: how it was cut out of the output of the last product. terms: its addends, when it is a sum of branches.
     reads: indices of the reads that it descends from since it left the stream.
     """
@@ -74,6 +75,7 @@ class Lineage:
     cross: bool = False
     activated: bool = False
     routed: bool = False
+    convolved: bool = False
     chains: tuple[Chain, ...] = ()
     terms: tuple[Term, ...] = ()
     reads: frozenset[int] = frozenset()
@@ -94,6 +96,8 @@ class Lineage:
             return "cross_attention" if self.cross else "attention"
         if self.routed:
             return "moe"
+        if self.convolved:
+            return "other"
         return "mlp" if self.products >= 2 else "other"
 
 

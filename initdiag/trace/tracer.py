@@ -140,8 +140,8 @@ class Tracer(TorchDispatchMode):
             return self._fused_attention(call)
         if operation in PRODUCTS and (found := self._product(call, result)):
             return found
-        if operation in ADDITIONS and (found := additions.plain(call, before, result)):
-            return self._added(found, result)
+        if operation in ADDITIONS and (addition := additions.plain(call, before, result)):
+            return self._added(addition, result)
         lineage = descent.descend(call)
         self._note(call, lineage, result)
         return replace(lineage, terms=additions.terms(call, before, lineage)) if operation == "add" else lineage
@@ -181,14 +181,14 @@ class Tracer(TorchDispatchMode):
         source, weight = call.parents[x], call.parents[w]
         name = weight.parameter or ""
         self._record(call, x, w, result)
-        if not source.roots and source.from_ids:
+        if source.from_ids and not (source.roots or source.mixes):
             return self._new_stream(name, "its product with one-hot token ids is the embedding")
         if source.stream and name in self._starts:
             self.notes.note(name, Role.MLP_IN, "it brings the embedding to the width of the stream")
             return descent.after_addition(source)
         if source.stream and not self.additions:
             self.entries.append(name)
-        if source.left:
+        if source.left and not source.convolved:
             for feeding in (source.projection, *source.also):
                 if feeding:
                     self.notes.consumers.setdefault(feeding, set()).add(name)
@@ -199,8 +199,8 @@ class Tracer(TorchDispatchMode):
         self._calls.product(name, result)
         if call.operation in FUSED_BIAS and (bias := call.parents[0]).parameter and not bias.from_ids:
             self.notes.bias(bias.parameter, name)
-        elif call.operation in FUSED_BIAS and (found := additions.fused(call, lineage, result)):
-            return self._added(found, result)
+        elif call.operation in FUSED_BIAS and (addition := additions.fused(call, lineage, result)):
+            return self._added(addition, result)
         return lineage
 
     def _record(self, call: Call, x: int, w: int, result: Tensor) -> None:
@@ -218,7 +218,7 @@ class Tracer(TorchDispatchMode):
     def _read(self, name: str, source: Lineage, value: Tensor) -> frozenset[int]:
         index = self._reads
         self._reads += 1
-        self._calls.reading(Reading(index, name, source.normed, source.gain, value))
+        self._calls.reading(Reading(index, name, source.normed, source.gain, source.normed and source.scaled, value))
         return frozenset((index,))
 
     def _fused_attention(self, call: Call) -> Lineage:

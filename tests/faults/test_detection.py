@@ -210,7 +210,8 @@ def wrong_shift(make: Factory) -> float:
     else:
         own, targets = {"labels": ids}, ids[:, 1:]
     with torch.no_grad():
-        logits, returned = model.eval()(ids, **own)
+        found = model.eval()(ids, **own)
+    logits, returned = found if isinstance(found, tuple) else (found.logits, found.loss)
     right = F.cross_entropy(logits[:, : targets.shape[1]].flatten(0, 1), targets.flatten())
     return float(abs(returned / right - 1) > 1e-5)
 
@@ -248,9 +249,17 @@ def gradient_step(make: Factory) -> float:
 
 
 def largest_activation(make: Factory) -> float:
-    found = outputs(make(), some_ids(1), lambda name, _: bool(name)).values()
-    squared = outputs(make(), some_ids(1), lambda name, _: name.endswith("mlp.up")).values()
-    return max(float(y.abs().max()) for y in (*found, *(F.relu(u).square() for u in squared)))
+    """Of every module, of the squares behind ReLU, and of the attention logits."""
+    model = make()
+    found = outputs(model, some_ids(1), lambda name, _: bool(name))
+    largest = max(float(y.abs().max()) for y in found.values())
+    for i in range(len(model.blocks)):
+        query, key = (found[f"blocks.{i}.attention.{n}"].unflatten(-1, (4, -1)) for n in ("query", "key"))
+        logits = torch.einsum("bqhd,bkhd->bhqk", query, key) * (model.shape.attention_scale or 0.25)
+        largest = max(largest, float(logits.abs().max()))
+        if model.shape.squared_relu:
+            largest = max(largest, float(found[f"blocks.{i}.mlp.up"].relu().square().max()))
+    return largest
 
 
 def init_again(make: Factory) -> float:
@@ -283,6 +292,7 @@ SHOWN: dict[str, tuple[Callable[[Factory], float], float]] = {
     "K4 scaled twice": (lambda make: -depth_exponent(make), 0.25),
     "K4 wrong matrices": (out_over_in, 0.5),
     "K4 attention alone": (out_over_in, 0.5),
+    "K4 MLP in for MLP out": (out_over_in, 0.5),
     "K5": (correlation, 6.0),
     "K6": (unwritten, 0.5),
     "K7": (framework_defaults, 0.5),

@@ -13,14 +13,24 @@ from initdiag.errors import Location
 from initdiag.measure import (
     AttentionMeasure,
     Branch,
+    Copy,
+    GradientMeasure,
+    HeadroomMeasure,
+    InitHistory,
+    LabelMeasure,
     LogitMeasure,
     LossMeasure,
     Measurements,
     ParameterMeasure,
+    ProbeMeasure,
+    Read,
     ResidualMeasure,
+    RouterMeasure,
+    Wiring,
 )
 from initdiag.report import Pick, Report, Run
 from initdiag.rules import Finding, Severity
+from initdiag.schemes import AsFound, Constant, Distribution, InitPlan, Part, PlannedParameter, Role
 from initdiag.theory import Expectations
 
 
@@ -34,6 +44,10 @@ def finding(rule: str, severity: Severity, line: int = 3) -> Finding:
         help="write std=0.02, not 1",
         location=Location("configs/tiny.yaml", line, 2),
     )
+
+
+def _mean(entry: PlannedParameter) -> float:
+    return entry.distribution.value if isinstance(entry.distribution, Constant) else 0.0
 
 
 def run(scheme: str = "scaled", seed: int = 0, findings: tuple[Finding, ...] = ()) -> Run:
@@ -53,7 +67,16 @@ def run(scheme: str = "scaled", seed: int = 0, findings: tuple[Finding, ...] = (
         ),
         attention=(AttentionMeasure("blocks.0.attention", 0, 0.02534, 0.99987),),
         parameters=tuple(
-            ParameterMeasure(entry.parameter.name, 0.0, entry.distribution.std * 1.01, 0) for entry in entries
+            ParameterMeasure(
+                entry.parameter.name,
+                _mean(entry),
+                entry.distribution.std * 1.01,
+                0,
+                kurtosis=2.9876,
+                max_abs=4.04 * entry.distribution.std,
+                stable_rank=0.4321,
+            )
+            for entry in entries
         ),
     )
     expected = Expectations(
@@ -87,6 +110,63 @@ def compared() -> Report:
         for scheme in ("default", "gpt2", "scaled")
     )
     return Report(runs, "initdiag compare tiny --seeds 2", Pick("scaled", "no errors and no warnings"))
+
+
+def module_run(findings: tuple[Finding, ...] = ()) -> Run:
+    """A module of the user's that was taken as it is, with all that can be measured of one."""
+    whole = run(findings=findings)
+    plan = whole.subject.plan
+    entries = []
+    for entry in plan.entries:
+        parameter = replace(entry.parameter, evidence=f"told by {entry.parameter.name}")
+        distribution: Distribution = entry.distribution
+        if parameter.role is Role.ATTENTION_QUERY:
+            rows = {Role.ATTENTION_QUERY: ((0, 64),), Role.ATTENTION_KEY: ((64, 80), (96, 112))}
+            parameter = replace(parameter, parts=tuple(Part(role, at) for role, at in rows.items()))
+        if parameter.role is Role.POSITION_EMBEDDING:
+            distribution = AsFound(0.0333)
+        entries.append(PlannedParameter(parameter, distribution, entry.unscaled_std))
+    read = Read("blocks.0.mlp.input.weight", True, "blocks.0.mlp_norm.weight", 0.98765)
+    first, second = whole.measured.residual.branches
+    branches = (
+        replace(first, joined=2, token_share=0.4321, gradient_norm=0.5678, reads=(read,), source="model.py:41"),
+        replace(second, stream=1, token_share=0.4123, gradient_norm=0.4567, layer=1),
+    )
+    measured = replace(
+        whole.measured,
+        residual=replace(whole.measured.residual, branches=branches),
+        wiring=Wiring("pre", 64, 1, "token_embedding.weight", replace(read, rms=1.5), "token_embedding.weight", True),
+        routers=(RouterMeasure("blocks.0.router", 4, 256, 0.3125, 0.21875),),
+        copies=(Copy("blocks.0.mlp.out.weight", "blocks.0.attention.out.weight", "scaled", 2.0),),
+        labels=LabelMeasure("labels", False, 6.2641, 1, "mean", 6.2537),
+        probe=ProbeMeasure(0.25, 0.0123),
+        headroom=HeadroomMeasure(17.25, "blocks.0.mlp.out"),
+        gradients=GradientMeasure(
+            (("token_embedding.weight", 0.75),), zero=("head.bias",), dead=("head.bias",), steps=3
+        ),
+        history=InitHistory(
+            watched=True,
+            drawn={entry.parameter.name: entry.distribution for entry in entries},
+            untouched=("blocks.0.mlp.out.bias",),
+            rescaled=(("head.bias", 0.5),),
+        ),
+        buffers=(ParameterMeasure("mask", math.nan, math.nan, 7, buffer=True),),
+        roles=tuple(entry.parameter for entry in entries),
+    )
+    subject = replace(
+        whole.subject,
+        target="model.py:GPT",
+        name="GPT",
+        architecture=None,
+        plan=InitPlan("as built", {}, tuple(entries)),
+    )
+    return replace(whole, subject=subject, measured=measured)
+
+
+@pytest.fixture
+def module() -> Report:
+    found = (replace(finding("WIRE001", Severity.ERROR), location=None, subject="blocks.0.mlp.out"),)
+    return Report((module_run(found),), command="initdiag check model.py:GPT --backward")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 NUMBER = re.compile(r"(?<![\w.])-?\d+\.\d+(?:e-?\d+)?")
 
 
-@pytest.mark.parametrize("name", ["checked", "compared"])
+@pytest.mark.parametrize("name", ["checked", "compared", "module"])
 @pytest.mark.parametrize("format_", FORMATS)
 def test_every_format_renders_the_same_report(format_: str, name: str, request: pytest.FixtureRequest) -> None:
     """Layout only: the numbers are the fixture's. INITDIAG_GOLDEN=1 writes the files anew; look at the diff."""
@@ -39,7 +39,7 @@ def test_no_number_is_ever_cut(name: str, width: int | None, request: pytest.Fix
     assert wanted <= {word for word in re.split(r"\s{2,}|\n", text) if word}
 
 
-@pytest.mark.parametrize("name", ["checked", "compared", "passed"])
+@pytest.mark.parametrize("name", ["checked", "compared", "passed", "module"])
 @pytest.mark.parametrize("width", [80, 120])
 def test_lines_fit(name: str, width: int, request: pytest.FixtureRequest) -> None:
     text = render(request.getfixturevalue(name), "table", Style(width=width))
@@ -60,7 +60,7 @@ def test_a_narrow_terminal_drops_the_bar_first(checked: Report) -> None:
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize("name", ["checked", "compared", "broken"])
+@pytest.mark.parametrize("name", ["checked", "compared", "broken", "module"])
 def test_an_ascii_terminal_gets_ascii(format_: str, name: str, request: pytest.FixtureRequest) -> None:
     assert render(request.getfixturevalue(name), format_, Style(ascii=True)).isascii()
 
@@ -89,7 +89,7 @@ def test_json_of_one_target_is_flat(checked: Report) -> None:
     assert set(document["loss"]) >= {"value", "uniform", "excess", "expected", "uniform_targets"}
     assert set(document["logits"]) >= {"std", "self", "max_abs", "entropy_ratio"}
     assert set(document["residual"]) >= {"embedding_variance", "branch_variance_sum", "scaling_ratio", "branches"}
-    assert document["residual"]["branches"][0] == {
+    branch = {
         "index": 1,
         "name": "blocks.0.attention.out",
         "layer": 0,
@@ -99,7 +99,8 @@ def test_json_of_one_target_is_flat(checked: Report) -> None:
         "stream_variance": 7.852e-4,
         "ratio": 3.66e-6 / 7.852e-4,
     }
-    assert document["parameters"][0] == {
+    assert document["residual"]["branches"][0].items() >= branch.items()
+    parameter = {
         "name": "token_embedding.weight",
         "role": "token_embedding",
         "shape": [512, 64],
@@ -108,6 +109,7 @@ def test_json_of_one_target_is_flat(checked: Report) -> None:
         "measured_std": 0.0202,
         "measured_mean": 0.0,
     }
+    assert document["parameters"][0].items() >= parameter.items()
     assert document["findings"][0] == {
         "rule": "LOSS001",
         "name": "a-rule",
@@ -166,7 +168,7 @@ def test_markdown_keeps_its_tables(checked: Report, compared: Report) -> None:
         table = [line for line in render(report, "markdown").splitlines() if line.startswith("|")]
         for line in table:
             columns = len(re.findall(r"(?<!\\)\|", line))
-            assert columns in ({5, 7} if report is checked else {5})
+            assert columns in ({5, 8} if report is checked else {5})
     assert "nats \\| 100 %" in render(checked, "markdown")
 
 

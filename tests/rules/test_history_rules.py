@@ -92,7 +92,7 @@ def found(
         tie_found=shared,
     )
     parameters = tuple(
-        SimpleNamespace(name=name, shape=tuple(tensor.shape), std=float(tensor.std()), buffer=False)
+        SimpleNamespace(name=name, shape=tuple(tensor.shape), std=float(tensor.detach().std()), buffer=False)
         for name, tensor in built.module.named_parameters()
     )
     wiring = SimpleNamespace(head="head.weight", embedding="embed.weight", tied=tied)

@@ -244,7 +244,7 @@ def long_ids(length: int = 40) -> Tensor:
 
 
 def asserts(m: Body, ids: Tensor) -> Tensor:
-    assert ids.shape[1] <= 32, f"Cannot forward sequence of length {ids.shape[1]}, block size is only 32"
+    assert ids.shape[1] <= 32, f"Cannot forward sequence of length {ids.shape[1]}, block size is only 32 (not 2)"
     return m.logits(ids)
 
 

@@ -237,6 +237,8 @@ def test_fields_in_place_of_the_file_s(write: Write) -> None:
         sentence(path, kwargs={"n_layers": 1}) == "--kwargs: a gpt2 config has no 'n_layers' (did you mean 'n_layer'?)"
     )
     assert sentence(path, kwargs={"n_layer": "x"}) == "--kwargs: n_layer: expected int, got str (value: 'x')"
+    path = write({**{key: value for key, value in GPT2.items() if key != "n_layer"}, "num_hidden_layers": 2})
+    assert len(load_hf(path, kwargs={"n_layer": 1})[3]().transformer.h) == 1
     layers = ["sliding_attention", "full_attention"]
     path = write({"model_type": "gemma3_text", "head_dim": 16, "layer_types": layers, **USUAL})
     assert len(load_hf(path, kwargs={"num_hidden_layers": 1})[3]().model.layers) == 1
@@ -358,10 +360,13 @@ def test_remote_code_is_never_run_unless_trusted(
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_switches_of_transformers_are_as_they_were(write: Write) -> None:
+def test_the_switches_of_transformers_are_as_they_were(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants
 
     logger = logging.getLogger("transformers")
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     before = (dict(os.environ), logger.level, huggingface_hub.constants.HF_HUB_OFFLINE, list(warnings.filters))
     load_hf(write(GPT2))[3]()
     sentence(write(GPT2, n_layer="x"))

@@ -143,6 +143,7 @@ def test_a_module_on_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: Small(config=SimpleNamespace(vocab_size="many")), 20),
         (lambda: nn.Sequential(nn.Embedding(31, 4), nn.Linear(4, 31)), 31),
         (lambda: nn.Sequential(nn.Embedding(300, 4), nn.Embedding(31, 4), nn.Linear(4, 31)), 31),  # the head decides
+        (lambda: nn.ModuleDict({"wpe": nn.Embedding(99, 4), "wte": nn.Embedding(12, 4)}), 12),  # the head is tied
         (lambda: nn.ModuleDict({"pos": nn.Embedding(12, 4)}), 12),
     ],
 )

@@ -1170,6 +1170,7 @@ class NarrowEmbedding(Stack):
         self.head = linear(16, VOCAB)
         self.head.weight = self.tok.weight
         self.finish()
+        nn.init.normal_(self.widen.weight, std=16**-0.5)  # 0.02 would leave tokens a tenth of the positions
 
     def embed(self, ids: Tensor) -> Tensor:
         return self.widen(self.tok(ids)) + self.pos.weight[: ids.shape[1]]

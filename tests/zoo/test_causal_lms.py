@@ -22,7 +22,7 @@ import initdiag
 from initdiag.measure import Branch, Measurements
 from initdiag.report import Report
 from initdiag.rules import Severity
-from tests.zoo.causal_lms import ROWS, Added, D, Row, T, V
+from tests.zoo.causal_lms import ROWS, Added, Row, T, V
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -37,8 +37,13 @@ NAMES = [row.name for row in ROWS]
 BY_NAME = {row.name: row for row in ROWS}
 every_row = pytest.mark.parametrize("name", NAMES)
 
-# Faults of released classes on their own default init: (row, rule) with the evidence beside it.
-REAL_FAULTS: dict[tuple[str, str], str] = {}
+# What initdiag rightly says of released classes on their own default init, with the evidence in transformers 5.24.0.
+REAL_FAULTS: dict[tuple[str, str], str] = {
+    ("nemotron", "NORM001"): "NemotronLayerNorm1P.forward multiplies by weight + 1.0, and nn.LayerNorm and "
+    "_init_weights fill weight with ones: every norm starts with a gain of 2",
+    ("bart", "LABEL001"): "BartForCausalLM.forward compares logits[:, i] with labels[:, i] (its docstring: the labels "
+    "are not shifted): the ids themselves as labels, as for the other classes, train a copy of the input",
+}
 
 
 @cache
@@ -344,6 +349,7 @@ def test_attention_is_seen_in_every_layer(name: str) -> None:
 @every_row
 def test_default_init_has_no_errors(name: str, seed: int) -> None:
     report = examined(name, seed).report
-    errors = [f for f in report.findings if f.severity is Severity.ERROR and (name, f.rule) not in REAL_FAULTS]
-    assert errors == []
-    assert report.run.measured.wiring.d_model in (D, 64)
+    errors = [f for f in report.findings if f.severity is Severity.ERROR]
+    assert [f for f in errors if (name, f.rule) not in REAL_FAULTS] == []
+    listed = {rule for row, rule in REAL_FAULTS if row == name}
+    assert {f.rule for f in errors} == listed, "a fault that is listed by name is no longer found"

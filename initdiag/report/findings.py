@@ -1,0 +1,24 @@
+"""The findings of a report as plain text: what an assertion says."""
+
+from __future__ import annotations
+
+from initdiag.report.report import Report, Run
+from initdiag.rules import Severity
+
+
+def findings_text(report: Report) -> str:
+    """Return a line for each run with its verdict and target, and below it every finding with its message and help.
+
+    No colours, no wrapping: pytest and logs bring their own.
+    """
+    return "\n".join(line for run in report.runs for line in _lines(run))
+
+
+def _lines(run: Run) -> list[str]:
+    errors, warnings = run.count(Severity.ERROR), run.count(Severity.WARNING)
+    counted = f"{errors} error{'' if errors == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}"
+    lines = [f"initdiag: {run.verdict.upper()} {run.subject.target or run.subject.name} ({counted})"]
+    for one in run.findings:
+        where = f" (at {one.location})" if one.location else ""
+        lines += [f"{one.severity} {one.rule} {one.name}{where}: {one.message}", f"  instead: {one.help}"]
+    return lines

@@ -1,0 +1,58 @@
+"""What was run, in a few lines: model, init, wiring, tokens, engine."""
+
+from __future__ import annotations
+
+from initdiag.report.facts import size
+from initdiag.report.report import Run
+from initdiag.subjects import InitHistory
+
+PLACEMENTS = {"pre": "pre-norm", "post": "post-norm", "sandwich": "sandwich norm", "none": "no norms on the branches"}
+
+
+def header_lines(run: Run) -> tuple[str, ...]:
+    """Return the lines, not wrapped."""
+    return (
+        f"{run.subject.target}: {drawn_by(run)}, seed {run.seed}",
+        size(run),
+        *(line for line in (wiring(run), init_code_seen(run)) if line),
+        f"tokens: {run.batch.describe()}",
+        f"engine: {run.engine}, {run.dtype}, {run.versions['device']}; torch {run.versions['torch']}, "
+        f"initdiag {run.versions['initdiag']}",
+    )
+
+
+def drawn_by(run: Run) -> str:
+    """Return the scheme with its parameters, or 'as built'."""
+    settings = ", ".join(f"{name} {value:.4g}" for name, value in run.subject.plan.settings.items())
+    return scheme_in_words(run) + (f" ({settings})" if settings else "")
+
+
+def scheme_in_words(run: Run) -> str:
+    return f"scheme {run.scheme}" if run.subject.drawn_by_us else run.scheme
+
+
+def wiring(run: Run) -> str:
+    """Return how the model is put together, or why no stream was found; '' where nobody looked."""
+    wiring, branches = run.measured.wiring, run.measured.residual.branches
+    if wiring.tried:
+        return f"wiring: no residual stream was found: {wiring.tried}"
+    if not branches or wiring.placement not in PLACEMENTS:
+        return ""
+    layers = f"{wiring.n_layers} layer{'' if wiring.n_layers == 1 else 's'}"
+    said = f"wiring: {PLACEMENTS[wiring.placement]}, {layers}, {len(branches)} branches"
+    if wiring.head:
+        said += f"; head {wiring.head}, {'tied' if wiring.tied else 'not tied'}"
+    return said + (f"; {wiring.broken}" if wiring.broken else "")
+
+
+def init_code_seen(run: Run) -> str:
+    """Return what the module's own init code was seen to do; '' where the building was not watched."""
+    history: InitHistory = run.measured.history
+    if not history.watched or run.subject.drawn_by_us:
+        return ""
+    drawn = sum(one.name in history.drawn for one in run.measured.parameters)
+    said = [f"init code: seen to fill {drawn} of {len(run.measured.parameters)} parameters"]
+    said += [f"{len(history.unwritten)} never written"] if history.unwritten else []
+    said += [f"{len(history.untouched)} left to PyTorch's defaults"] if history.untouched else []
+    said += [f"{len(history.rescaled)} changed again by a second call"] if history.rescaled else []
+    return ", ".join(said)
