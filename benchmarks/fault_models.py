@@ -3,7 +3,7 @@
 One hand-written GPT of 6 layers, in plain torch, is varied by small functions: wirings (`join`s), losses, and steps of
 its init function. The models run on random tokens in well below half a second. `TWINS` are for tests/faults and
 benchmarks/faults.py, which prints the detection matrix; `TRAPS` are legitimate designs. The numbers of kinds and traps
-(K1, T1) are those of docs/faults.md. A faulty model and its healthy twin differ by the fault alone.
+(K1, T1) are those of facts/faults.md. A faulty model and its healthy twin differ by the fault alone.
 """
 
 from __future__ import annotations

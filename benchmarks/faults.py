@@ -153,11 +153,11 @@ def main() -> None:
     good = True
     if twins:
         headings = ("fault", "caught by", "also", "healthy twin", "s")
-        good &= print_table(headings, (34, 10, 16, 13, 4), map(twin_row, twins), arguments.markdown)
+        good &= print_table(headings, (33, 9, 17, 14, 4), map(twin_row, twins), arguments.markdown)
         print()
     if traps:
         headings = ("legitimate design", "errors", "warnings", "s")
-        good &= print_table(headings, (41, 10, 20, 6), map(trap_row, traps), arguments.markdown)
+        good &= print_table(headings, (40, 9, 25, 3), map(trap_row, traps), arguments.markdown)
         print()
     if arguments.seeds:
         found = false_errors(arguments.seeds)

@@ -13,16 +13,27 @@ from initdiag.config.schema import Config, Gate, Init, TokenSettings
 from initdiag.measure import (
     AttentionMeasure,
     Branch,
+    Copy,
+    GradientMeasure,
+    HeadroomMeasure,
+    InitHistory,
+    LabelMeasure,
     LogitMeasure,
     LossMeasure,
     ParameterMeasure,
+    ProbeMeasure,
+    Read,
     ResidualMeasure,
+    RouterMeasure,
+    Wiring,
 )
 from initdiag.model import Architecture, parameters
 from initdiag.report import Run
+from initdiag.report.document_keys import KEYS
 from initdiag.report.facts import FACTS
 from initdiag.report.reference import rules_markdown, schemes_markdown
 from initdiag.rules import Finding
+from initdiag.schemes import Parameter
 from initdiag.theory import Expectations
 
 
@@ -70,7 +81,7 @@ def _yaml(value: object) -> str:
 def functions() -> str:
     """Return the signature and docstring of every function of the Python interface."""
     pages = []
-    for function in (initdiag.check, initdiag.compare, initdiag.plan):
+    for function in (initdiag.check, initdiag.assert_healthy, initdiag.compare, initdiag.plan):
         arguments = ", ".join(str(one).split(":")[0] for one in inspect.signature(function).parameters.values())
         pages.append(f"### initdiag.{function.__name__}({arguments})\n\n```\n{inspect.getdoc(function)}\n```\n")
     return "\n".join(pages)
@@ -82,10 +93,20 @@ def values() -> str:
         "run": Run,
         "run.measured.loss": LossMeasure,
         "run.measured.logits": LogitMeasure,
+        "run.measured.wiring": Wiring,
         "run.measured.residual": ResidualMeasure,
         "run.measured.residual.branches[i]": Branch,
+        "run.measured.residual.branches[i].reads[j]": Read,
         "run.measured.attention[i]": AttentionMeasure,
-        "run.measured.parameters[i]": ParameterMeasure,
+        "run.measured.routers[i]": RouterMeasure,
+        "run.measured.labels": LabelMeasure,
+        "run.measured.probe": ProbeMeasure,
+        "run.measured.headroom": HeadroomMeasure,
+        "run.measured.gradients": GradientMeasure,
+        "run.measured.history": InitHistory,
+        "run.measured.copies[i]": Copy,
+        "run.measured.parameters[i], .buffers[i]": ParameterMeasure,
+        "run.measured.roles[i]": Parameter,
         "run.expected": Expectations,
         "run.findings[i]": Finding,
     }
@@ -96,6 +117,15 @@ def values() -> str:
         text = " ".join((inspect.getdoc(of) or "").split())
         rows.append((f"`{path}`", ", ".join(f"`{name}`" for name in names), text))
     return table(("value", "fields", "meaning"), rows)
+
+
+def json_keys() -> str:
+    """Return the keys of the JSON document, a row for each object in it."""
+    rows = []
+    for path, meanings in KEYS.items():
+        told = "; ".join(f"`{key}`: {meaning}" for key, meaning in meanings.items())
+        rows.append((f"`{path}`" if path else "", told))
+    return table(("object", "keys"), rows)
 
 
 def shipped() -> str:

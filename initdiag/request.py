@@ -49,9 +49,8 @@ class Request:
         for name, value in (("text", self.text), ("tokens", self.tokens), ("tokenizer", self.tokenizer)):
             require_type(name, value, (str, os.PathLike, NoneType), "the name of a file")
         if self.text is not None and self.tokens is not None:
-            raise UsageError(
-                f"both a text ({os.fspath(self.text)}) and a token file ({os.fspath(self.tokens)}); expected one of them"
-            )
+            text, tokens = os.fspath(self.text), os.fspath(self.tokens)
+            raise UsageError(f"both a text ({text}) and a token file ({tokens}); expected one of them")
         require_type("kwargs", self.kwargs, (Mapping,), 'a mapping such as {"n_layer": 6}')
         require_type("vocab_size", self.vocab_size, (int, NoneType), "a whole number")
         if self.vocab_size is not None and self.vocab_size < 1:

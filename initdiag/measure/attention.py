@@ -12,6 +12,7 @@ from initdiag.trace import Attention, FusedAttention
 
 QUERIES = 32  # the last queries see the most keys; more of them say little more
 LOGITS = 2**22  # attention logits held at a time, at most
+FAR = 5e3  # a logit that far below another has a weight of exactly zero
 
 
 def sharpness(attention: Attention) -> tuple[float, float]:
@@ -21,7 +22,7 @@ def sharpness(attention: Attention) -> tuple[float, float]:
     single key say nothing and are left out; nan if there are no others.
     """
     logits = _last_logits(attention) if isinstance(attention, FusedAttention) else attention.logits[..., -QUERIES:, :]
-    visible = ~(logits <= torch.finfo(logits.dtype).min / 2)  # masked: -inf or about the lowest number; nan is not
+    visible = ~_masked(logits)
     logits = widened(logits)
     keys = visible.sum(-1)
     kept = logits.masked_fill(~visible, 0.0)
@@ -41,7 +42,14 @@ def largest_logit(attention: Attention) -> float:
         bare = replace(attention, causal=False, mask=None, scale=1.0)
         return float(torch.linalg.vector_norm(_last_logits(bare), torch.inf))
     logits = attention.logits
-    return float(logits.masked_fill(logits <= torch.finfo(logits.dtype).min / 2, 0.0).abs().max())
+    return float(logits.masked_fill(_masked(logits), 0.0).abs().max())
+
+
+def _masked(logits: Tensor) -> Tensor:
+    """Tell which logits are masked: −inf, about the lowest number, or the −1e4 of GPT-1 and BERT below others."""
+    lowest = torch.finfo(logits.dtype).min / 2
+    below = logits.amax(-1, keepdim=True) > logits + FAR
+    return (logits <= lowest) | ((logits < -FAR) & below)
 
 
 def _last_logits(attention: FusedAttention) -> Tensor:

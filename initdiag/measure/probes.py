@@ -60,7 +60,8 @@ def probe(
         logits = forward(rows)
     base, later = widened(logits[0, :change]), widened(logits[1, :change])
     moved = torch.where(base == later, 0.0, (later - base).abs())  # logits that are masked to −inf stay where they are
-    spread = float(base[base.isfinite()].std())
+    finite = base[base.isfinite()]
+    spread = float(finite.std()) if finite.numel() > 1 else math.nan
     leak = float(moved.max()) / spread if spread > 0 else math.nan
     position = math.nan
     if heard:

@@ -36,6 +36,7 @@ class Watch:
     _after: dict[int, float] = field(default_factory=dict)
     _last_read: Callable[[], Tensor | None] = lambda: None
     _rms: float = math.nan
+    _rest: Tensor | None = None
 
     @property
     def callbacks(self) -> Callbacks:
@@ -62,7 +63,8 @@ class Watch:
         earlier = self._after.get(addition.stream, math.nan)
         if addition.part == 0:
             after, share = variance(addition.after), token_share(addition.after)
-            residue = _residue(addition) if addition.parts == 1 else 0.0
+            residue = _residue(addition)
+            self._rest = widened(addition.whole).clone() if addition.parts > 1 else None
             self._largest(addition.after, name)
         else:
             last = self.branches[-1]
@@ -90,8 +92,21 @@ class Watch:
             )
         )
         self._after[addition.stream] = after
+        if self._rest is not None:
+            self._check_parts(addition)
         if self.gradients:
             self.gradients.watch(index, addition.after)  # the branch's gradient is that of what it was added to
+
+    def _check_parts(self, addition: Addition) -> None:
+        """Hold the addends of a sum of branches against the sum, when the last of them has come."""
+        assert self._rest is not None
+        whole = float(torch.linalg.vector_norm(widened(addition.whole)))
+        self._rest -= widened(addition.branch)
+        if addition.part == addition.parts - 1:
+            off = float(torch.linalg.vector_norm(self._rest)) / whole if whole else 0.0
+            for at in range(-addition.parts, 0):
+                self.branches[at] = replace(self.branches[at], residue=max(self.branches[at].residue, off))
+            self._rest = None
 
     def attend(self, attention: Attention) -> None:
         """Measure one attention, named after the module whose queries it uses."""
@@ -116,8 +131,10 @@ class Watch:
                 routing.router, routing.experts, total, float(counts.max()) / total, float(counts.min()) / total
             )
 
-    def product(self, weight: str, output: Tensor) -> None:
-        """Look for the largest activation."""
+    def product(self, weight: str, taken: Tensor | None, output: Tensor) -> None:
+        """Look for the largest activation, before a product and after it: a squared ReLU is largest in between."""
+        if taken is not None:
+            self._largest(taken, f"what {_module_of(weight) or weight} reads")
         self._largest(output, _module_of(weight) or weight)
 
     def _largest(self, tensor: Tensor, where: str) -> None:
@@ -155,7 +172,7 @@ def _residue(addition: Addition) -> float:
     """How far the stream is from what was added up, relative to it."""
     wide = widened(addition.after)
     size = float(torch.linalg.vector_norm(wide))
-    rest = wide - widened(addition.before) - widened(addition.branch)
+    rest = wide - widened(addition.before) - widened(addition.whole)
     return float(torch.linalg.vector_norm(rest)) / size if size else 0.0
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from initdiag.report.header import found
 from initdiag.report.report import Report, Run
-from initdiag.rules import Severity
 
 
 def findings_text(report: Report) -> str:
@@ -15,9 +15,7 @@ def findings_text(report: Report) -> str:
 
 
 def _lines(run: Run) -> list[str]:
-    errors, warnings = run.count(Severity.ERROR), run.count(Severity.WARNING)
-    counted = f"{errors} error{'' if errors == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}"
-    lines = [f"initdiag: {run.verdict.upper()} {run.subject.target or run.subject.name} ({counted})"]
+    lines = [f"initdiag: {run.verdict.upper()} {run.subject.target or run.subject.name} ({found(run)})"]
     for one in run.findings:
         where = f" (at {one.location})" if one.location else ""
         lines += [f"{one.severity} {one.rule} {one.name}{where}: {one.message}", f"  instead: {one.help}"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from initdiag.report.facts import size
+from initdiag.report.numbers import counted, layers
 from initdiag.report.report import Run
+from initdiag.rules import Severity
 from initdiag.subjects import InitHistory
 
 PLACEMENTS = {"pre": "pre-norm", "post": "post-norm", "sandwich": "sandwich norm", "none": "no norms on the branches"}
@@ -38,8 +40,7 @@ def wiring(run: Run) -> str:
         return f"wiring: no residual stream was found: {wiring.tried}"
     if not branches or wiring.placement not in PLACEMENTS:
         return ""
-    layers = f"{wiring.n_layers} layer{'' if wiring.n_layers == 1 else 's'}"
-    said = f"wiring: {PLACEMENTS[wiring.placement]}, {layers}, {len(branches)} branches"
+    said = f"wiring: {PLACEMENTS[wiring.placement]}, {layers(wiring.n_layers)}, {counted(len(branches), 'branch')}"
     if wiring.head:
         said += f"; head {wiring.head}, {'tied' if wiring.tied else 'not tied'}"
     return said + (f"; {wiring.broken}" if wiring.broken else "")
@@ -56,3 +57,8 @@ def init_code_seen(run: Run) -> str:
     said += [f"{len(history.untouched)} left to PyTorch's defaults"] if history.untouched else []
     said += [f"{len(history.rescaled)} changed again by a second call"] if history.rescaled else []
     return ", ".join(said)
+
+
+def found(run: Run) -> str:
+    """Return how many errors and warnings there are: '1 error, 0 warnings'."""
+    return ", ".join(counted(run.count(severity), severity) for severity in (Severity.ERROR, Severity.WARNING))

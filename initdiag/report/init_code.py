@@ -7,12 +7,11 @@ import textwrap
 from collections.abc import Iterator
 
 from initdiag.errors import PlanError, printable
-from initdiag.schemes import SCHEMES, InitPlan, Scheme
-from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
-
 from initdiag.report.init_names import name_patterns
 from initdiag.report.init_packed import function_name, packed_function, pieces_of
 from initdiag.report.init_rows import WIDTH, Numbers, loop_for, quoted, role_names, row_for, rule_for
+from initdiag.schemes import SCHEMES, InitPlan, Scheme
+from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 
 
 def init_code(plan: InitPlan, name: str, scheme: Scheme | None = None) -> str:

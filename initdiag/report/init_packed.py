@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from initdiag.schemes import AsFound, Distribution, InitPlan, Parameter, PlannedParameter, Role, Scheme, make_plan
-
 from initdiag.report.init_rows import WIDTH, Numbers, broken, call_for
+from initdiag.schemes import AsFound, Distribution, InitPlan, Parameter, PlannedParameter, Role, Scheme, make_plan
 
 Ranges = tuple[tuple[int, int], ...]
 

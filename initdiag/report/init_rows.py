@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from initdiag.errors import PlanError
+from initdiag.report.init_names import NamePattern
 from initdiag.schemes import (
     AsFound,
     Constant,
@@ -22,8 +23,6 @@ from initdiag.schemes import (
 )
 from initdiag.schemes.distributions import Truncated
 from initdiag.schemes.formula import evaluate
-
-from initdiag.report.init_names import NamePattern
 
 WIDTH = 88  # ruff's default; lines that fit there need no breaks at a greater width either
 

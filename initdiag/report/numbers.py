@@ -46,8 +46,13 @@ def _compact(value: float, digits: int) -> str:
     return f"{mantissa}e{int(exponent)}"
 
 
+def counted(count: int, what: str) -> str:
+    """Write a number of things: '1 layer', '2 branches'."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}{'es' if what.endswith('ch') else 's'}"
+
+
 def layers(count: int) -> str:
-    return f"{count} layer" if count == 1 else f"{count} layers"
+    return counted(count, "layer")
 
 
 def parameters(count: int) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from initdiag.report.branches import branch_table
 from initdiag.report.compared import compared
 from initdiag.report.facts import fact_cells
-from initdiag.report.header import header_lines
+from initdiag.report.header import found, header_lines
 from initdiag.report.layout import SEVERITY_COLORS, Column, colored, paragraph, table
 from initdiag.report.numbers import bar
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
 from initdiag.report.weights import weight_columns, weight_notes, weight_rows
-from initdiag.rules import Finding, Severity
+from initdiag.rules import Finding
 
 BAR = 8
 
@@ -69,6 +69,4 @@ def finding(one: Finding, style: Style) -> str:
 
 def verdict(run: Run, style: Style) -> str:
     """Write the verdict and what it rests on."""
-    errors, warnings = run.count(Severity.ERROR), run.count(Severity.WARNING)
-    counted = f"{errors} error{'' if errors == 1 else 's'}, {warnings} warning{'' if warnings == 1 else 's'}"
-    return f"verdict: {colored(run.verdict.upper(), SEVERITY_COLORS[run.verdict], style)} ({counted})"
+    return f"verdict: {colored(run.verdict.upper(), SEVERITY_COLORS[run.verdict], style)} ({found(run)})"

@@ -10,7 +10,7 @@ from statistics import median
 from initdiag.measure import ParameterMeasure
 from initdiag.report.layout import Column
 from initdiag.report.names import pattern, role_of
-from initdiag.report.numbers import number
+from initdiag.report.numbers import counted, number
 from initdiag.report.report import Run
 from initdiag.rules.gradients import few
 from initdiag.schemes import AsFound, PlannedParameter
@@ -74,12 +74,12 @@ def weight_rows(run: Run) -> list[tuple[str, ...]]:
 def weight_notes(run: Run) -> list[str]:
     """Return, as sentences: what is constant, the std furthest from its plan, what is frozen, and bad buffers."""
     groups = [group for group in _groups(run) if group.constant]
-    constant = [f"{group.role} {_value(group)} ({_count(len(group.tensors), 'tensor')})" for group in groups]
+    constant = [f"{group.role} {_value(group)} ({counted(len(group.tensors), 'tensor')})" for group in groups]
     frozen = sum(not one.trainable for one in run.measured.parameters)
     bad = [one.name for one in run.measured.buffers if one.not_finite]
     notes = [f"constant: {', '.join(constant)}"] if constant else []
     notes += [words] if (words := _furthest(run)) else []
-    notes += [f"frozen: {_count(frozen, 'parameter')} of {len(run.measured.parameters)}"] if frozen else []
+    notes += [f"frozen: {counted(frozen, 'parameter')} of {len(run.measured.parameters)}"] if frozen else []
     notes += [f"buffers that hold inf or nan: {', '.join(bad)}"] if bad else []
     return notes
 
@@ -149,7 +149,3 @@ def _furthest(run: Run) -> str:
         f"the std furthest from its plan ({100 * worst:.2g} % off) is that of {measured.name}: "
         f"{number(measured.std)} for {number(std)}"
     )
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"

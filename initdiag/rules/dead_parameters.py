@@ -46,11 +46,7 @@ def _dead(evidence: Evidence) -> Iterator[Trouble]:
     if sleeping:
         yield Trouble(
             f"{len(sleeping)} of {trainable(gradients)} parameters have no gradient at step 0: {few(sleeping)}; "
-            + (
-                f"all of them have one after {_steps(gradients)}"
-                if followed
-                else f"not followed: {gradients.skipped}"
-            ),
+            + (f"all of them have one after {_steps(gradients)}" if followed else f"not followed: {gradients.skipped}"),
             sleeping[0],
             "nothing to do: a zero head or zero branch outputs start so"
             if followed

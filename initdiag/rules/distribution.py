@@ -67,7 +67,9 @@ def _more(count: int, what: str) -> str:
 
 
 def _framework_default(evidence: Evidence) -> Iterator[Trouble]:
-    pairs = [pair for pair in _matrices(evidence) if pair[0].std > 0]
+    # state-space blocks draw some of theirs like nn.Linear on purpose (Mamba's out_proj and dt_proj)
+    others = {branch.projection for branch in evidence.measured.residual.branches if branch.kind == "other"}
+    pairs = [pair for pair in _matrices(evidence) if pair[0].std > 0 and pair[0].name not in others]
     defaults = {measured.name: default for measured, planned in pairs if (default := _default(measured, planned))}
     found: dict[str, list[tuple[ParameterMeasure, float]]] = {}
     for measured, planned in pairs:

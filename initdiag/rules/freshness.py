@@ -8,7 +8,7 @@ from initdiag.rules.finding import Severity
 from initdiag.rules.rule import Evidence, Rule, Trouble
 from initdiag.schemes import Role
 
-PRIOR = 1.0  # std of a head bias, in nats: word frequencies have 1 to 3, nn.Linear's own bias less than 0.1
+PRIOR = 0.5  # std of a head bias, in nats: word frequencies have 1 to 3, nn.Linear's own bias less than 0.1
 VARIED = 1e-3  # std of a gain over its features: inits fill gains with one number, a hundred steps of Adam move them
 # by 1e-2 and more
 

@@ -54,8 +54,8 @@ def load_module(
             name=given.name,
             causal=given.causal if causal is None else causal,
         )
-        if given.forward is not None and subject.causal is None and _two_streams(given.module):
-            subject = replace(subject, causal=False)  # what its encoder reads is up to that forward, later tokens as well
+        if given.forward is not None and given.causal is causal is None and _two_streams(given.module):
+            subject = replace(subject, causal=False)  # that forward says what the encoder reads, later tokens as well
         return replace(subject, history=_history(given.module))
     declared, build, name = Declared(), target, getattr(target, "__name__", "model")
     if isinstance(target, str | Path):

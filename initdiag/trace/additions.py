@@ -21,7 +21,7 @@ class Residual:
 
 
 def plain(call: Call, kept: Tensor | None, after: Tensor) -> Residual | None:
-    """left + alpha·right, left − right, or addcmul; `kept` is what an in-place one has overwritten."""
+    """left + alpha·right, left − right, addcmul or lerp; `kept` is what an in-place one has overwritten."""
     parents, operation = call.parents, call.operation
     if len(parents) < 2 or len(call.args) < 2:
         return None
@@ -31,6 +31,10 @@ def plain(call: Call, kept: Tensor | None, after: Tensor) -> Residual | None:
         pairs = [(parents[0], branch, first, after - first)]
     elif call.inputs[0].shape != call.inputs[1].shape:
         return None
+    elif operation == "lerp":  # (1 − w)·left + w·right
+        share = call.args[2]
+        first, second = first * (1 - share), call.inputs[1] * share
+        pairs = [(parents[0], parents[1], first, second), (parents[1], parents[0], second, first)]
     else:
         alpha = call.kwargs.get("alpha", 1)
         second = call.inputs[1] if alpha == 1 else call.inputs[1] * alpha

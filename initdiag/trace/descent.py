@@ -30,6 +30,7 @@ from initdiag.trace.lineage import (
 SUMS = frozenset("add sub rsub stack cat index_add index_put copy scatter_add scatter where addcmul sum".split())
 RESHAPES = frozenset("roll flip triu tril constant_pad_nd repeat repeat_interleave tile".split())
 CHOICES = frozenset("topk argmax sort".split())
+ENTRYWISE = frozenset("add sub rsub mul div clamp clamp_min clamp_max neg".split())
 FORGETS = frozenset("fill zero bernoulli uniform normal scalar_tensor arange size".split())
 
 
@@ -72,7 +73,11 @@ def descend(call: Call) -> Lineage:
     if operation in COPIES:
         return _closed(first) if operation in RESHAPES else first
     if operation in LOOKUPS and (first.from_ids or first.parameter):
-        return replace(first, routed=first.routed or any(parent.routed for parent in parents), ids=False)
+        found = replace(first, routed=first.routed or any(parent.routed for parent in parents), ids=False)
+        if not first.chains or operation != "index" or any(parent.from_ids for parent in parents[1:]):
+            return _closed(found)
+        step = (call.function, _frozen(call.args[1:]), (), None)
+        return replace(found, chains=tuple(_cut(chain, step) for chain in first.chains))
     if not any(parent.from_ids for parent in parents):
         parameter = next((parent for parent in parents if parent.parameter), None)
         return Lineage(parameter=parameter.parameter, flipped=parameter.flipped) if parameter else NOTHING
@@ -80,6 +85,23 @@ def descend(call: Call) -> Lineage:
     if on_stream and not any(parent.left for parent in parents) and operation in ARITHMETIC:
         return _on_stream(call, on_stream)
     return _off_stream(call)
+
+
+def over_positions(call: Call, w: int) -> bool:
+    """Whether a product is a convolution over more than one position; one of width 1 is a linear layer."""
+    return call.operation == "convolution" and any(size > 1 for size in call.inputs[w].shape[2:])
+
+
+def chooses(call: Call) -> bool:
+    """Whether an operation picks the largest outputs of one product, as routers do.
+
+    The ids that were picked may be sorted again, and a maximum of what passed arithmetic is a quantizer's.
+    """
+    first = call.parents[0]
+    if not first.left or first.mixes or first.products != 1 or not call.inputs[0].is_floating_point():
+        return False
+    bare = bool(first.chains) and not any(chain.closed for chain in first.chains)
+    return call.operation in CHOICES or (call.operation == "max" and len(call.args) > 1 and bare)
 
 
 def product(call: Call, x: int, w: int, reads: frozenset[int]) -> Lineage:
@@ -95,7 +117,7 @@ def product(call: Call, x: int, w: int, reads: frozenset[int]) -> Lineage:
         mixes=source.mixes if left else 0,
         cross=source.cross and left,
         routed=source.routed or weight.routed,
-        convolved=call.operation == "convolution" or (source.convolved and left),
+        convolved=over_positions(call, w) or (source.convolved and left),
         reads=reads,
     )
 
@@ -188,6 +210,14 @@ def _over_features(call: Call) -> bool:
     return isinstance(axes, list | tuple) and any(axis in (-1, last) for axis in axes)
 
 
+def wide(call: Call, parameter: str) -> bool:
+    """Whether a parameter has a number for each feature, as gains do; one number is a multiplier."""
+    return any(
+        parent.parameter == parameter and value.numel() > 1
+        for parent, value in zip(call.parents, call.inputs, strict=True)
+    )
+
+
 def _on_stream(call: Call, on: Sequence[Lineage]) -> Lineage:
     operation = call.operation
     bodies = [parent for parent in on if not parent.stat]
@@ -199,9 +229,9 @@ def _on_stream(call: Call, on: Sequence[Lineage]) -> Lineage:
         normed, gain = True, parameter
     elif operation in ("mul", "div") and not stat:
         if any(parent.stat for parent in on):
-            normed, gain = True, None
-        elif normed and parameter and gain is None:
-            gain = parameter
+            normed = True  # a gain that came before the division, g·(x − μ)/σ, is a gain as well
+        elif parameter and gain is None and wide(call, parameter):
+            gain, scaled = parameter, scaled or not normed
         else:
             scaled = True  # before a norm or, as T5's d_model^-0.5 before a tied head, after it
     elif operation == "add" and len(bodies) > 1 and any(other.stream & body.stream for other in bodies[1:]):
@@ -213,7 +243,7 @@ def _on_stream(call: Call, on: Sequence[Lineage]) -> Lineage:
         stat=stat,
         normed=normed and not stat,
         gain=gain,
-        scaled=scaled,
+        scaled=scaled and not (normed and not body.normed),
         routed=any(parent.routed for parent in call.parents),
     )
 
@@ -249,14 +279,16 @@ def _off_stream(call: Call) -> Lineage:
         activated=operation in ACTIVATIONS or any(parent.activated for parent in left),
         convolved=any(parent.convolved for parent in left),
         routed=any(parent.routed for parent in parents) or (operation in CHOICES and not main.mixes),
-        chains=_joined(main, left),
+        chains=_joined(operation, main, left),
         terms=_scaled_terms(call, main),
         reads=frozenset().union(*(parent.reads for parent in left)),
     )
 
 
-def _joined(main: Lineage, left: Sequence[Lineage]) -> tuple[Chain, ...]:
+def _joined(operation: str, main: Lineage, left: Sequence[Lineage]) -> tuple[Chain, ...]:
     own = [parent for parent in left if parent.projection == main.projection]
+    if len(left) == 1 and operation in ENTRYWISE:
+        return main.chains  # every entry stays where it is: a bias, a clamp, a number
     chains = tuple(dict.fromkeys(chain for parent in own for chain in _closed(parent).chains))
     return chains if len(chains) <= MOST_CHAINS else ()
 

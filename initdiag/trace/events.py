@@ -14,7 +14,8 @@ class Addition:
     """One residual addition: after = before + the sum of all addends (each of the stream's shape, (B, T, d_model)).
 
     projection: the weight that wrote the branch. kind: attention, cross_attention, mlp, moe or other.
-    part, parts: it is one of several addends that were summed before (parallel blocks); `branch` is its own share.
+    part, parts: it is one of several addends that were summed before (parallel blocks); `branch` is its own share, and
+    `whole` the sum of all.
     stream: mask of the streams. carried: what happened to the stream since the addition before: same, scaled, normed;
     carried_by: the gain of the norm that it passed.
     normed: the branch passed a norm after its last product. reads: indices of what it read (see Reading).
@@ -26,6 +27,7 @@ class Addition:
     before: Tensor
     branch: Tensor
     after: Tensor
+    whole: Tensor
     part: int = 0
     parts: int = 1
     stream: int = 1

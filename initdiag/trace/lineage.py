@@ -19,9 +19,13 @@ MOST_CHAINS = 8  # ways in which one value draws on a packed matrix; with more o
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """How the outputs of a matrix product, of `shape`, were cut up since: a sequence of view operations."""
+    """How the outputs of a matrix product, of `shape`, were cut up since: a sequence of view operations.
+
+    first: the row of the weight that the first output belongs to, where a slice of the weight was used.
+    """
 
     shape: tuple[int, ...]
+    first: int = 0
     steps: tuple[tuple[Any, tuple[Any, ...], Any, int | None], ...] = ()
     closed: bool = False  # arithmetic came after the last cut
 
@@ -126,7 +130,7 @@ NORMS = frozenset(("native_layer_norm", "_fused_rms_norm"))
 PRODUCTS = frozenset("mm addmm bmm baddbmm mv addmv _grouped_mm convolution _scaled_mm".split())
 FUSED_BIAS = frozenset("addmm baddbmm addmv".split())
 LOOKUPS = frozenset("embedding index_select index gather take embedding_bag _embedding_bag".split())
-ADDITIONS = frozenset("add sub rsub addcmul".split())
+ADDITIONS = frozenset("add sub rsub addcmul lerp".split())
 SOFTMAXES = frozenset("_softmax _safe_softmax softmax".split())
 ACTIVATIONS = frozenset(
     "gelu silu relu sigmoid tanh hardswish hardsigmoid leaky_relu softplus elu mish erf exp hardtanh relu6 celu selu "

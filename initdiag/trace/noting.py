@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from initdiag.schemes import Role
-from initdiag.trace.descent import Call
+from initdiag.trace.descent import Call, wide
 from initdiag.trace.lineage import NORMS, Lineage
 from initdiag.trace.roles import Notes
 
@@ -24,18 +24,26 @@ def note(call: Call, notes: Notes) -> None:
             parameter, value = parents[at], parents[other]
             if parameter.parameter and not parameter.from_ids and value.from_ids:
                 if operation in ("mul", "div"):
-                    _multiplied(parameter.parameter, value, notes)
+                    _multiplied(parameter.parameter, wide(call, parameter.parameter), value, notes)
                 else:
                     _added(parameter.parameter, call.inputs[at].dim(), value, notes)
         if operation == "mul" and all(parent.left for parent in parents):
             notes.gated(parents[0], parents[1])
+        if operation in ("mul", "div"):
+            _divided(parents[0], parents[1], notes)
 
 
-def _multiplied(parameter: str, value: Lineage, notes: Notes) -> None:
-    if value.normed:
+def _multiplied(parameter: str, wide: bool, value: Lineage, notes: Notes) -> None:
+    if value.normed and wide:
         notes.note(parameter, Role.NORM_SCALE, GAIN)
     else:
         notes.note(parameter, Role.MULTIPLIER, "it multiplies a branch or the stream")
+
+
+def _divided(value: Lineage, stat: Lineage, notes: Notes) -> None:
+    """A gain that was multiplied before the norm divided: g·(x − μ)/σ."""
+    if stat.stat and not value.stat and value.gain and not value.normed:
+        notes.found[value.gain] = {None: (Role.NORM_SCALE, GAIN)}
 
 
 def _added(parameter: str, axes: int, value: Lineage, notes: Notes) -> None:

@@ -23,16 +23,19 @@ def rows_of(chains: tuple[Chain, ...], outputs: int, walked: Walked) -> Rows | N
         if rows is None:
             return None
         for start, stop in rows:
-            used[start:stop] = True
+            used[chain.first + start : chain.first + stop] = True
     return None if bool(used.all()) else _ranges(used)
 
 
 def _walk(chain: Chain, outputs: int, walked: Walked) -> Rows | None:
-    if not chain.steps or chain.shape[-1] != outputs:
+    width = chain.shape[-1]
+    if width == outputs and not chain.steps:
         return None
+    if not chain.steps:
+        return ((0, width),)
     key = (chain.shape, tuple((str(function), repr(rest), at) for function, rest, _, at in chain.steps))
     if key not in walked:
-        walked[key] = _replay(chain, outputs)
+        walked[key] = _replay(chain, width)
     return walked[key]
 
 

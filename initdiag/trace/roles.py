@@ -56,6 +56,8 @@ class Notes:
         """Note gate and input of a gated MLP: two projections of one value that are multiplied."""
         if not (a.projection and b.projection) or a.mixes or b.mixes or a.products != b.products:
             return
+        if a.stat or b.stat or (a.projection == b.projection and _cuts(a) == _cuts(b)):
+            return  # a norm by hand; GELU by hand, u·(1 + tanh(…u…)): no gate
         if a.activated == b.activated:
             return
         gate, other = (a, b) if a.activated else (b, a)
@@ -151,3 +153,8 @@ class Notes:
 
 def _pattern(name: str) -> str:
     return re.sub(r"\d+", "*", name)
+
+
+def _cuts(lineage: Lineage) -> set[tuple[object, ...]]:
+    """How a value was cut out of its product's outputs, to be compared with another."""
+    return {(chain.shape, *(repr(step) for step in chain.steps)) for chain in lineage.chains}

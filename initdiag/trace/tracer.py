@@ -43,6 +43,10 @@ def _ignore(_: Any) -> None:
     return None
 
 
+def _ignore_product(_: str, __: Tensor | None, ___: Tensor) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Callbacks:
     """What is called as things happen; the tensors in an event are only good during the call."""
@@ -51,7 +55,7 @@ class Callbacks:
     attention: Callable[[Attention], None] = _ignore
     reading: Callable[[Reading], None] = _ignore
     routing: Callable[[Routing], None] = _ignore
-    product: Callable[[str, Tensor], None] = lambda *_: None
+    product: Callable[[str, Tensor | None, Tensor], None] = _ignore_product  # weight, input off the stream, output
     between: Callable[[], None] = lambda: None
 
 
@@ -84,7 +88,8 @@ class Tracer(TorchDispatchMode):
         self.embeddings: list[str] = []
         self.entries: list[str] = []  # products with the bare embedding, before any branch: where a stream may begin
         self.additions = 0
-        for name, parameter in module.named_parameters():
+        self._parameters = dict(module.named_parameters())
+        for name, parameter in self._parameters.items():
             self._lineages[parameter] = Lineage(parameter=name)
         self._lineages[ids] = TOKEN_IDS
 
@@ -125,7 +130,11 @@ class Tracer(TorchDispatchMode):
     def _keep(self, call: Call, lineage: Lineage, result: Any, in_place: bool) -> None:
         several = isinstance(result, list | tuple) and call.operation in VIEWS
         for at, tensor in enumerate(_tensors((result,))):
-            self._lineages[tensor] = descent.chosen(lineage, at) if several else lineage
+            if several:
+                lineage = descent.chosen(lineage, at)
+            elif call.operation == "max" and at == 1 and lineage.left:
+                lineage = replace(lineage, routed=not lineage.mixes)  # where the largest is: a switch chooses by it
+            self._lineages[tensor] = lineage
         if in_place and lineage.from_ids and isinstance(result, Tensor):
             storage = result.untyped_storage()
             self._written[storage.data_ptr()] = (StorageWeakRef(storage), lineage)
@@ -171,20 +180,21 @@ class Tracer(TorchDispatchMode):
         left, right = descent.operands(call)
         if places is None:
             pair = call.parents[left : right + 1]
-            if len(pair) == 2 and all(parent.left for parent in pair):
-                lineage = descent.mixture(call)
-                if pair[0].weights and pair[0].mixes:
-                    self.notes.attention(NOTHING, NOTHING, pair[1])
-                return lineage
-            return None
+            if len(pair) < 2 or not all(parent.left for parent in pair):
+                return None
+            self._mixed(*pair)
+            return descent.mixture(call)
         x, w = places
         source, weight = call.parents[x], call.parents[w]
         name = weight.parameter or ""
         self._record(call, x, w, result)
         if source.from_ids and not (source.roots or source.mixes):
             return self._new_stream(name, "its product with one-hot token ids is the embedding")
+        bias = call.parents[0] if call.operation in FUSED_BIAS else call.parents[-1]
+        if bias.parameter and not bias.from_ids and bias.parameter != name:
+            self.notes.bias(bias.parameter, name)
         if source.stream and name in self._starts:
-            self.notes.note(name, Role.MLP_IN, "it brings the embedding to the width of the stream")
+            self.notes.note(name, Role.OTHER, "it brings the embedding to the width of the stream")
             return descent.after_addition(source)
         if source.stream and not self.additions:
             self.entries.append(name)
@@ -195,13 +205,20 @@ class Tracer(TorchDispatchMode):
         reads = self._read(name, source, call.inputs[x]) if source.stream else source.reads
         lineage = descent.product(call, x, w, reads)
         if result.dim() and result.shape[-1] > 1:
-            lineage = replace(lineage, chains=(Chain(tuple(result.shape)),))
-        self._calls.product(name, result)
-        if call.operation in FUSED_BIAS and (bias := call.parents[0]).parameter and not bias.from_ids:
-            self.notes.bias(bias.parameter, name)
-        elif call.operation in FUSED_BIAS and (addition := additions.fused(call, lineage, result)):
+            lineage = replace(lineage, chains=(Chain(tuple(result.shape), self._first_row(name, call.inputs[w])),))
+        self._calls.product(name, call.inputs[x] if source.left else None, result)
+        if call.operation in FUSED_BIAS and (addition := additions.fused(call, lineage, result)):
             return self._added(addition, result)
         return lineage
+
+    def _mixed(self, a: Lineage, b: Lineage) -> None:
+        """Note attention that is put together by hand: weights times values, or queries times (keys times values)."""
+        if a.weights and a.mixes:
+            self.notes.attention(NOTHING, NOTHING, b)
+        elif a.scores and not b.mixes:
+            self.notes.attention(*a.scores, b)
+        elif b.scores and not a.mixes:
+            self.notes.attention(a, *b.scores)
 
     def _record(self, call: Call, x: int, w: int, result: Tensor) -> None:
         weight = call.inputs[w]
@@ -211,9 +228,20 @@ class Tracer(TorchDispatchMode):
             outputs, fan_in = weight.shape[0], weight[0].numel()
         flipped = call.parents[w].flipped
         transposed = (not flipped if w > x else flipped) and call.operation != "convolution"
-        self.notes.products.setdefault(
-            call.parents[w].parameter or "", Product(int(fan_in), int(outputs), bool(transposed))
-        )
+        name = call.parents[w].parameter or ""
+        whole = self._parameters[name]
+        if whole.dim() == 2 and not transposed and whole.shape[1] == fan_in:
+            outputs = whole.shape[0]  # of the weight; this product may use a slice of it
+        self.notes.products.setdefault(name, Product(int(fan_in), int(outputs), bool(transposed)))
+
+    def _first_row(self, name: str, used: Tensor) -> int:
+        """The row at which a slice of a weight begins, told by where its memory begins."""
+        whole = self._parameters[name]
+        if whole.dim() != 2 or not whole.numel() or used.numel() >= whole.numel():
+            return 0
+        if used.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr() or whole.stride(0) < whole.stride(1):
+            return 0
+        return (used.storage_offset() - whole.storage_offset()) // whole.stride(0)
 
     def _read(self, name: str, source: Lineage, value: Tensor) -> frozenset[int]:
         index = self._reads
@@ -244,6 +272,7 @@ class Tracer(TorchDispatchMode):
                     before=found.before,
                     branch=value,
                     after=after,
+                    whole=found.written,
                     part=part,
                     parts=len(terms) or 1,
                     stream=stream.stream,
@@ -265,7 +294,7 @@ class Tracer(TorchDispatchMode):
             self.notes.attention(query, key, None)
             if call.inputs[0].dim() >= 3 and call.inputs[0].shape[-1] > 1:
                 self._calls.attention(SoftmaxAttention(call.inputs[0], query.projection))
-        elif operation in descent.CHOICES and first.left and not first.mixes and first.products == 1:
+        elif descent.chooses(call):
             chosen = result[1] if isinstance(result, list | tuple) else result
             if first.projection and not chosen.is_floating_point():
                 self.notes.note(first.projection, Role.ROUTER, "the largest of its outputs choose experts")

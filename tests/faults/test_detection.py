@@ -1,7 +1,7 @@
 """Every kind of fault is caught by its own rule, and its healthy twin has no error.
 
 First the twins themselves are measured by hand, in plain torch: each statistic is on one side of its threshold for the
-faulty model and on the other for the healthy one. Definitions and thresholds are those of docs/faults.md.
+faulty model and on the other for the healthy one. Definitions and thresholds are those of facts/faults.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import torch
 import yaml
 from torch import nn
 
+from benchmarks.fault_models import TWINS
 from initdiag import rules, theory
 from initdiag.case import prepare
 from initdiag.config import ConfigFile, load, with_init
@@ -120,14 +121,18 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
+OF_MODULES = {rule for twin in TWINS.values() for rule in twin.rules}  # tests/faults: faulty models and healthy twins
+BY_THEMSELVES = {"INIT009", "INIT010", "GRAD002"}  # test_history_rules.py, test_freshness.py, test_gradient_rules.py
+
+
+@pytest.mark.parametrize("rule", sorted(set(RULES) - OF_MODULES - BY_THEMSELVES))
 def test_every_rule_has_cases_that_pass_and_cases_that_fail(rule: str) -> None:
     cases = read(rule)
     assert cases["pass"] and cases["fail"]
 
 
 def test_every_file_of_cases_belongs_to_a_rule() -> None:
-    assert {path.stem for path in CASES.glob("*.yaml")} == set(RULES)
+    assert {path.stem for path in CASES.glob("*.yaml")} <= set(RULES)
 
 
 @pytest.mark.parametrize(("rule", "case"), all_cases("pass"))
