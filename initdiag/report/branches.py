@@ -25,8 +25,8 @@ class BranchTable:
 def branch_table(run: Run) -> BranchTable:
     """Return one row per branch; a column that is empty for all of them is left out.
 
-    What a branch reads (RMS), what its tokens differ in, its attention's entropy and its gradient are shown where the
-    width allows it.
+    What a branch reads (RMS), what its tokens differ in and its attention's entropy are shown where the width allows
+    it; its gradient, which was asked for, always.
     """
     expected, sharp = run.expected.branch_variances, entropies(run)
     cells: list[tuple[Column, Callable[[Branch], str]]] = [
@@ -39,7 +39,7 @@ def branch_table(run: Run) -> BranchTable:
         (Column("reads", optional=7), lambda branch: _some(branch.reads[0].rms if branch.reads else None, 3)),
         (Column("tokens", optional=8), lambda branch: _some(branch.token_share, 3)),
         (Column("entropy", optional=9), lambda branch: _some(sharp.get(branch.index))),
-        (Column("gradient", optional=6), lambda branch: _some(branch.gradient_norm, 3)),
+        (Column("gradient"), lambda branch: _some(branch.gradient_norm, 3)),
     ]
     branches = run.measured.residual.branches
     columns, written = [], []

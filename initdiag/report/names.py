@@ -20,7 +20,7 @@ def starred(words: str) -> str:
     >>> starred("added to the outputs of blocks.0.fc.weight"), starred("rows 0–63, std 0.02")
     ('added to the outputs of blocks.*.fc.weight', 'rows 0–63, std 0.02')
     """
-    return re.sub(r"(?<=[A-Za-z_])\.\d+(?=\.[A-Za-z_])|(?<=\*)\.\d+(?=\.[A-Za-z_])", ".*", words)
+    return re.sub(r"\.\d+(?=(\.\d+)*\.[A-Za-z_])", ".*", words)
 
 
 def role_of(parameter: Parameter) -> str:

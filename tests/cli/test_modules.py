@@ -195,14 +195,14 @@ def executed(code: str, model: nn.Module) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_an_init_function_for_a_module(initdiag: Initdiag) -> None:
-    ran = initdiag("scheme", "scaled", "--for", "model.py:GPT", "-q", "--kwargs", '{"d": 64}')
-    assert (ran.code, ran.err) == (0, "")
+    ran = initdiag("scheme", "scaled", "--for", "model.py:GPT", "-q", "--kwargs", '{"n_layer": 8}')
+    assert (ran.code, ran.err) == (0, "") and "n_layers = 8" in ran.out
     names: dict[str, type[nn.Module]] = {}
     exec(MODEL, names)
-    model = names["GPT"](d=64, std=5.0)
+    model = names["GPT"](n_layer=8, d=64, std=5.0)
     executed(ran.out, model)
     stds = {name: float(parameter.detach().std()) for name, parameter in model.named_parameters()}
-    assert stds["h.1.down.weight"] == pytest.approx(0.01, rel=0.03)  # 16,384 draws: 0.6 % is one σ
+    assert stds["h.1.down.weight"] == pytest.approx(0.005, rel=0.03)  # 16,384 draws: 0.6 % is one σ
     assert stds["h.1.up.weight"] == pytest.approx(0.02, rel=0.03)
 
 

@@ -37,7 +37,7 @@ CASES = {
     ),
     "b.1 is no beginning of b.10": (
         [("b.10.attn.out", 10, "attention"), ("b.1.attn.out", 1, "attention")],
-        [("b.1.attn", 1), ("b.10.attn", 10)],
+        [("b.1", 1), ("b.10", 10)],
         {1: 0.2, 2: 0.1},
     ),
     "a shared layer, in order": (
@@ -239,4 +239,5 @@ def test_roles_of_packed_matrices() -> None:
 def test_numbers_in_names_become_stars() -> None:
     assert pattern("h.0.experts.11.w1.weight") == "h.*.experts.*.w1.weight"
     assert starred("added to the outputs of h.0.fc.weight") == "added to the outputs of h.*.fc.weight"
+    assert starred("named like net.0.12.w, of std 0.5") == "named like net.*.*.w, of std 0.5"
     assert starred("std 0.02 in rows 0–63") == "std 0.02 in rows 0–63"

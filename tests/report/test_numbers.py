@@ -6,7 +6,7 @@ import math
 import pytest
 
 from initdiag.report import numbers
-from initdiag.report.numbers import bar, number, sparkline, spread
+from initdiag.report.numbers import bar, counted, number, sparkline, spread
 
 
 def test_the_examples_in_the_docstrings() -> None:
@@ -39,3 +39,9 @@ def test_a_sparkline_begins_at_zero_and_samples_evenly() -> None:
     assert len(sparkline([float(i) for i in range(252)], 251.0, 12, ascii_only=False)) == 12
     assert sparkline([0.0, 0.0], 0.0, 12, ascii_only=True) == "__"
     assert sparkline([math.nan, 1.0], 1.0, 12, ascii_only=True) == "?@"
+
+
+def test_counts_have_no_digits_behind_the_point() -> None:
+    assert (number(3.0, 0), number(12345.0, 0), number(0.0, 0)) == ("3", "12345", "0")
+    assert spread([2.0], 0) == "2" and spread([2.0, 3.0], 0) == "2.5 ± 0.71"
+    assert [counted(1, "branch"), counted(2, "branch"), counted(0, "error")] == ["1 branch", "2 branches", "0 errors"]
