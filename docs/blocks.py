@@ -1,10 +1,18 @@
-"""What cog writes into README.md and docs/*.md: everything that the code says better than a page could."""
+"""What cog writes into README.md and docs/*.md: everything that the code says better than a page could.
+
+    python docs/blocks.py
+
+writes the tables of docs/faults.md anew: these check a hundred models, which takes two minutes, so cog doesn't.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import initdiag
 from initdiag.cli.failure import Exit
@@ -35,6 +43,8 @@ from initdiag.report.reference import rules_markdown, schemes_markdown
 from initdiag.rules import Finding
 from initdiag.schemes import Parameter
 from initdiag.theory import Expectations
+
+FAULTS = re.compile(r"(?<=<!-- blocks.faults -->\n).*?(?=<!-- end -->\n)", re.DOTALL)
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -124,7 +134,7 @@ def json_keys() -> str:
     rows = []
     for path, meanings in KEYS.items():
         told = "; ".join(f"`{key}`: {meaning}" for key, meaning in meanings.items())
-        rows.append((f"`{path}`" if path else "", told))
+        rows.append((f"`{path}`" if path else "a run", told))
     return table(("object", "keys"), rows)
 
 
@@ -137,3 +147,36 @@ def shipped() -> str:
         count = sum(parameter.numel for parameter in parameters(config.model))
         rows.append((f"`{name}`", f"{count:,}", config.init.scheme))
     return table(("config", "parameters", "scheme"), rows)
+
+
+def faults(only: Iterable[str] = ()) -> str:
+    """Check every fault and every legitimate design, or `only` these, and return benchmarks/faults.py's tables.
+
+    The seconds are left out: they differ from run to run.
+    """
+    sys.path.insert(0, str(Path(__file__).parent.parent))
+    from benchmarks.fault_models import TRAPS, TWINS
+    from benchmarks.faults import trap_row, twin_row
+
+    twins, traps = ([name for name in names if not only or name in only] for names in (TWINS, TRAPS))
+    return "\n".join(
+        (
+            table(("fault", "caught by", "also errors", "healthy twin"), map(_without_seconds, map(twin_row, twins))),
+            table(("legitimate design", "errors", "warnings"), map(_without_seconds, map(trap_row, traps))),
+        )
+    )
+
+
+def _without_seconds(row: tuple[str, bool, tuple[str, ...], float]) -> tuple[str, ...]:
+    name, _, cells, _ = row
+    return (name, *cells)
+
+
+def main() -> None:
+    page = Path(__file__).parent / "faults.md"
+    tables = f"\n{faults()}\n"
+    page.write_text(FAULTS.sub(lambda _: tables, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

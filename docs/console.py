@@ -2,7 +2,7 @@
 
     python docs/console.py README.md docs/*.md
 
-A block starts with ```console and a line `$ command`; what follows, up to the closing fence, is its output. A line
+A block starts with ```console and a line `$ command`; what follows, up to the closing fence, is its output. One line
 `[…]` in it stands for lines that are left out and is kept. tests/docs compares the same blocks with fresh output.
 """
 
@@ -37,11 +37,17 @@ def shown(page: Path) -> Iterator[Shown]:
 
 
 def run(command: str) -> str:
-    """Return what a command prints on stdout, in the root of the checkout, as in a CI log of 80 columns."""
+    """Return what a command prints on stdout, in the root of the checkout, as in a CI log of 80 columns.
+
+    Raises:
+        RuntimeError: it ended with another exit code than 0 or 1: no page shows a program that broke.
+    """
     environment = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "GITHUB_ACTIONS")}
     words = [sys.executable, "-m", *shlex.split(command)]
     environment |= {"COLUMNS": "80", "TERM": "dumb", "PYTHONIOENCODING": "utf-8"}
     result = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, check=False)
+    if result.returncode not in (0, 1):
+        raise RuntimeError(f"{command}: exit code {result.returncode}\n{result.stderr.decode()}")
     return result.stdout.decode()
 
 

@@ -85,6 +85,7 @@ def configure(target: Any, request: Request, *, drop_options: bool = False) -> C
         ("--kwargs", bool(request.kwargs)),
         ("--vocab-size", request.vocab_size is not None),
         ("--trust-remote-code", request.trust_remote_code),
+        ("--bidirectional", request.causal is not None),
     ):
         if given:
             raise UsageError(f"{name}: only for modules and Hugging Face configs; {name_of(target)} is neither")

@@ -107,7 +107,7 @@ def awake(module: nn.Module) -> Iterator[None]:
                 first = values.flatten()[0]
                 if abs(float(first)) <= OPEN and bool((values == first).all()):
                     shut.append((values, None, values.clone()))
-                    values.copy_(OPEN * (1 + torch.rand(values.shape, generator=generator)))
+                    values.copy_(OPEN * (1 + torch.rand(values.shape, generator=generator, dtype=torch.float32)))
                 continue
             std = max(values.shape[-2:]) ** -0.5
             rows = _zero_rows(values)
@@ -115,7 +115,7 @@ def awake(module: nn.Module) -> Iterator[None]:
             for where, count in ((rows, len(rows)), ((slice(None), columns), len(columns))):
                 if count:
                     shut.append((values, where, 0.0))
-                    noise = std * torch.randn(values[where].shape, generator=generator)
+                    noise = std * torch.randn(values[where].shape, generator=generator, dtype=torch.float32)
                     values[where] = noise.to(values)
         yield
     finally:

@@ -162,10 +162,9 @@ def token_share(stream: Tensor) -> float:
     """
     if stream.dim() != 3 or stream.shape[0] < 2:
         return math.nan
-    wide = widened(stream)
-    total = variance(stream)
-    within = float(torch.linalg.vector_norm(wide - wide.mean(0, keepdim=True))) ** 2
-    return within / (stream.shape[0] - 1) / stream[0].numel() / total if total else math.nan
+    wide, sequences, total = widened(stream), stream.shape[0], variance(stream)
+    mean, spread, _ = moments(wide - wide.mean(0, keepdim=True))
+    return (spread + mean * mean) * sequences / (sequences - 1) / total if total else math.nan
 
 
 def _residue(addition: Addition) -> float:

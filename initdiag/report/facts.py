@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from initdiag.report.numbers import layers, number, parameters
 from initdiag.report.report import Run
-from initdiag.rules.gradients import _blocks as blocks_of
+from initdiag.rules.gradients import blocks_of
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def _cut_skips(branches: Sequence[Branch]) -> Iterator[Trouble]:
 
 
 def _over_depth(branches: Sequence[Branch]) -> Iterator[Trouble]:
-    blocks = _blocks(branches)
+    blocks = blocks_of(branches)
     steps = [(_ratio(early, late), early, late) for early, late in pairwise(blocks) if late.norm > 0]
     if len(blocks) < FEWEST_LAYERS or not steps:
         return
@@ -106,7 +106,7 @@ def _over_depth(branches: Sequence[Branch]) -> Iterator[Trouble]:
         )
 
 
-def _blocks(branches: Sequence[Branch]) -> list[_Block]:
+def blocks_of(branches: Sequence[Branch]) -> list[_Block]:
     """Take the last addition of every layer; shared layers come by more than once."""
     numbered = [branch for branch in branches if branch.layer is not None]
     ends = [list(group)[-1] for _, group in groupby(numbered, key=lambda branch: branch.layer)]

@@ -35,10 +35,16 @@ def _unscaled(evidence: Evidence) -> Iterator[Trouble]:
             f"the stream grows with depth: its variance goes from {first:.3g} to {last:.3g} over {branches} branches, "
             f"whose variances sum to {residual.scaling_ratio:.1f} unscaled branches (scaled: 1, unscaled: {branches})",
             "residual stream",
-            f"draw {_right_stds(evidence)}; in the config, init.scheme: scaled; many released models leave it so",
+            f"draw {_right_stds(evidence)}; {_how(evidence)}; many released models leave it so",
             "init.scheme",
             Severity.WARNING if residual.branch_variance_sum > first else Severity.INFO,
         )
+
+
+def _how(evidence: Evidence) -> str:
+    if evidence.subject.architecture is not None:
+        return "in the config, init.scheme: scaled"
+    return f"`initdiag scheme scaled --for {evidence.subject.target}` writes the init function"
 
 
 def _twice(evidence: Evidence) -> Iterator[Trouble]:

@@ -96,8 +96,9 @@ def _positions_lost(evidence: Evidence) -> Iterator[Trouble]:
     epsilon = _epsilon(evidence)
     if probe is None or not probe.position < max(POSITION, POSITION_ROUNDINGS * epsilon):
         return
-    machinery, attention = _machinery(evidence), evidence.measured.attention
-    if machinery is not None and attention and attention[0].logit_std < HEARD:
+    machinery = _machinery(evidence)
+    stds = [attention.logit_std for attention in evidence.measured.attention if math.isfinite(attention.logit_std)]
+    if machinery is not None and stds and stds[0] < HEARD:
         return
     found = f"reversing the order of earlier tokens moves the first attention's output by {probe.position:.1g}"
     if machinery is not None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from initdiag.errors import PlanError
 from initdiag.measure import Measurements, total
-from initdiag.model import Architecture
 from initdiag.schemes import Constant, InitPlan, Role
 from initdiag.subjects import Subject
 from initdiag.theory.gaussian import mean_square
 from initdiag.theory.loss import expected_loss, sampling_allowance
 from initdiag.tokens import TokenBatch
+
+if TYPE_CHECKING:
+    from initdiag.model import Architecture
 
 TEXT_FLOOR = 0.05  # nats: real text has structure that random targets lack
 

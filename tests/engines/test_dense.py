@@ -202,5 +202,5 @@ def test_a_run_does_not_depend_on_the_global_state() -> None:
 
 
 def test_the_environment_names_what_a_run_depends_on() -> None:
-    found = dense.environment(Settings(device="cpu", threads=3))
+    found = dense.environment(Settings(device="cpu", threads=3), nn.Linear(2, 2))
     assert found == {"torch": torch.__version__, "device": "cpu", "threads": "3"}

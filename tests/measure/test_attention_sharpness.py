@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from initdiag.measure.attention import QUERIES, sharpness
 from initdiag.measure.observe import observe
@@ -113,7 +113,11 @@ def test_models_beside_hooks_on_their_projections(wiring: str) -> None:
     seen: dict[str, Tensor] = {}
     for name, part in module.named_modules():
         if name.endswith((".query", ".key")):
-            part.register_forward_hook(lambda m, args, output, name=name: seen.__setitem__(name, output))
+
+            def keep(m: nn.Module, args: object, output: Tensor, name: str = name) -> None:
+                seen.setdefault(name, output)  # the first forward; the probe's short second one is not what is measured
+
+            part.register_forward_hook(keep)
     found = observe(of, module, batch).attention
     assert [(at.name, at.layer) for at in found] == [(f"blocks.{i}.attention", i) for i in range(3)]
     for at in found:

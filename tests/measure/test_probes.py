@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from initdiag.measure.probes import awake, probe
+from initdiag.measure.probes import LONGEST, awake, probe
 
 VOCAB, WIDTH, HEADS, LENGTH = 97, 32, 4, 40
 IDS = torch.randint(0, VOCAB, (2, LENGTH), generator=torch.Generator().manual_seed(1))
@@ -115,9 +115,10 @@ def test_one_position_of_leak_is_found_at_the_border_alone() -> None:
 
     probe(nn.Linear(1, 1), forward, IDS, VOCAB, True)
     base, later, earlier = seen[0]
-    assert base.tolist() == IDS[0, :24].tolist()
-    assert bool((base[:12] == later[:12]).all()) and bool((base[12:] != later[12:]).all())
-    assert earlier.tolist() == [*base[:23].flip(0).tolist(), int(base[23])]
+    assert base.tolist() == IDS[0, :LONGEST].tolist()
+    half = LONGEST // 2
+    assert bool((base[:half] == later[:half]).all()) and bool((base[half:] != later[half:]).all())
+    assert earlier.tolist() == [*base[:-1].flip(0).tolist(), int(base[-1])]
     assert probe(nn.Linear(1, 1), forward, IDS, VOCAB, True).leak > 1
     assert probe(nn.Linear(1, 1), lambda ids: F.one_hot(ids, VOCAB).float(), IDS, VOCAB, True).leak == 0
 

@@ -122,7 +122,7 @@ DAMAGES = {
 
 
 OF_MODULES = {rule for twin in TWINS.values() for rule in twin.rules}  # tests/faults: faulty models and healthy twins
-BY_THEMSELVES = {"INIT009", "INIT010", "GRAD002"}  # test_history_rules.py, test_freshness.py, test_gradient_rules.py
+BY_THEMSELVES = {"INIT007", "INIT009", "INIT010", "GRAD002"}  # in test_*_rules.py and test_freshness.py
 
 
 @pytest.mark.parametrize("rule", sorted(set(RULES) - OF_MODULES - BY_THEMSELVES))

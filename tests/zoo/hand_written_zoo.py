@@ -1050,7 +1050,7 @@ class SoftExperts(Stack):
             return after
 
     block = Layer
-    roles: ClassVar[Mapping[str, str]] = {**Stack.roles, "*.router.weight": f"{ROUTER}|{GATE}"}
+    roles: ClassVar[Mapping[str, str]] = {**Stack.roles, "*.router.weight": f"{ROUTER}|{GATE}|other"}  # a softmax of a product chooses nothing
 
 
 # --- attention and MLP by other means
