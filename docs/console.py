@@ -2,7 +2,7 @@
 
     python docs/console.py README.md docs/*.md
 
-A block starts with ```console and a line `$ command`; what follows, up to the closing fence, is its output. One line
+A block starts with ```console and a line `$ command`; what follows, up to the closing fence, is its output. A line
 `[…]` in it stands for lines that are left out and is kept. tests/docs compares the same blocks with fresh output.
 """
 
@@ -52,13 +52,38 @@ def run(command: str) -> str:
 
 
 def fitted(fresh: str, old: str) -> str:
-    """Leave out of fresh output what the page leaves out: keep as many lines as stand before and after each gap."""
-    if GAP not in old.splitlines():
-        return fresh
-    lines, old_lines = fresh.splitlines(), old.splitlines()
-    at = old_lines.index(GAP)
-    after = len(old_lines) - at - 1
-    return "\n".join([*lines[:at], GAP, *(lines[-after:] if after else [])]) + "\n"
+    """Leave out of fresh output what the page leaves out.
+
+    What stands before the first gap keeps its number of lines; after a gap, output goes on with the line that the page
+    has there, numbers aside, for as many lines as the page has, and to its end after the last gap.
+
+    Raises:
+        RuntimeError: that line isn't in the output any more.
+    """
+    lines, parts = fresh.splitlines(), _parts(old.splitlines())
+    kept, at = lines[: len(parts[0])] if len(parts) > 1 else lines, len(parts[0])
+    for part in parts[1:]:
+        found = next((i for i in range(at, len(lines)) if part and _words(lines[i]) == _words(part[0])), None)
+        if found is None:
+            raise RuntimeError(f"no line {part[:1]} in\n{fresh}")
+        at = len(lines) if part is parts[-1] else found + len(part)
+        kept = [*kept, GAP, *lines[found:at]]
+    return "\n".join(kept) + "\n" if kept else ""
+
+
+def _parts(lines: list[str]) -> list[list[str]]:
+    """Split at the gaps."""
+    parts: list[list[str]] = [[]]
+    for line in lines:
+        if line == GAP:
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    return parts
+
+
+def _words(line: str) -> list[str]:
+    return re.sub(r"[\d.,]+", "0", line).split()
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +130,18 @@ def module_case(subject: Subject, request: Request, *, drop_options: bool = Fals
     file = _worded(file, request, drop_options)
     case = _read(file, subject)
     return replace(case, subject=planned(case)) if request.scheme is not None else case
+
+
+@contextmanager
+def kept_weights(subject: Subject) -> Iterator[None]:
+    """Put the weights of a module back that is the caller's own, where a scheme is drawn over them."""
+    if subject.module is None or subject.owned:
+        yield
+        return
+    from initdiag.engines import dense
+
+    with dense.own_weights(subject):
+        yield
 
 
 def planned(case: Case, *, as_they_are: bool = False) -> Subject:

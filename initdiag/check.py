@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from initdiag.case import case_of, diagnose
+from initdiag.case import case_of, diagnose, kept_weights
 from initdiag.errors import UsageError
 from initdiag.request import Path, Progress, Request
 
@@ -78,7 +79,8 @@ def check(
     runs = []
     for i, case in enumerate(cases):
         told = f"run {i + 1} of {len(cases)}: " if len(cases) > 1 else ""
-        runs.append(diagnose(case, request, progress, told=told)[0])
+        with kept_weights(case.subject) if case.subject.drawn_by_us else nullcontext():
+            runs.append(diagnose(case, request, progress, told=told)[0])
     return Report(tuple(runs), command)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from initdiag.case import Case, configure, diagnose, load_module, module_case, prepare
+from initdiag.case import Case, configure, diagnose, kept_weights, load_module, module_case, prepare
 from initdiag.errors import UsageError, require_type
 from initdiag.request import Path, Progress, Request
 
@@ -77,16 +77,12 @@ def compare(
     from initdiag import subjects
 
     if subjects.is_module_target(target):
-        from initdiag.engines import import_torch
-
         subject = load_module(target, request, progress)
-        import_torch()
-        from initdiag.engines import dense
 
         def case(name: str, seed: int) -> Case:
             return module_case(subject, replace(request, scheme=name, seed=seed), drop_options=True)
 
-        with dense.own_weights(subject):
+        with kept_weights(subject):
             return Report(*_run(case, names, request.seed or 0, seeds, request, command, progress))
     file = configure(target, request)
 

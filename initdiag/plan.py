@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from initdiag.case import configure, load_module, module_case, planned
+from initdiag.case import configure, kept_weights, load_module, module_case, planned
 from initdiag.request import Progress, Request
 
 if TYPE_CHECKING:
@@ -54,6 +54,6 @@ def plan(
     from initdiag.measure.weights import measure_parameters
     from initdiag.report.planned import Planned
 
-    with dense.own_weights(subject):
+    with kept_weights(subject):
         weights = dense.realize(subject, file.config.init.seed, request.run_settings)
         return Planned(subject, weights.seed, measure_parameters(weights.module))

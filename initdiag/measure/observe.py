@@ -21,6 +21,7 @@ from initdiag.measure.values import (
     LabelMeasure,
     Measurements,
     ParameterMeasure,
+    ProbeMeasure,
     ResidualMeasure,
     Wiring,
 )
@@ -74,14 +75,7 @@ def observe(subject: Subject, module: nn.Module, batch: TokenBatch, *, backward:
         routers=tuple(traced.watch.routers.values()),
         copies=find_copies(module, {parameter.name: parameter.role for parameter in roles}),
         labels=_labels(traced.outcome, inputs, targets),
-        probe=probe(
-            module,
-            lambda ids: _all_logits(subject, module, ids, inputs[:1, : ids.shape[1]].expand(ids.shape)),
-            inputs,
-            subject.vocab_size,
-            subject.causal is not False,
-            traced.starts,
-        ),
+        probe=_probe(subject, module, traced, inputs),
         headroom=traced.watch.headroom,
         gradients=gradients,
         history=subject.history,
@@ -163,6 +157,18 @@ def real_vocabulary(logits: Tensor) -> int:
     while width > 1 and masked[width - 1]:
         width -= 1
     return width
+
+
+def _probe(subject: Subject, module: nn.Module, traced: Traced, inputs: Tensor) -> ProbeMeasure | None:
+    """Ask for leaks and order; not of the reference Transformer, whose mask and positions are not in question."""
+    if subject.architecture is not None:
+        return None
+    source = inputs[:1]
+
+    def forward(ids: Tensor) -> Tensor:
+        return _all_logits(subject, module, ids, source[:, : ids.shape[1]].expand(ids.shape))
+
+    return probe(module, forward, inputs, subject.vocab_size, subject.causal is not False, traced.starts)
 
 
 def _all_logits(subject: Subject, module: nn.Module, ids: Tensor, source: Tensor) -> Tensor:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+import random
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rich.box import ASCII2, SIMPLE_HEAD, Box
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from initdiag.report.style import Style
+
+_STATE = random.getstate()  # importing rich takes a number from the caller's random generator
+from rich.box import ASCII2, SIMPLE_HEAD, Box  # noqa: E402
+from rich.cells import cell_len  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+from rich.text import Text  # noqa: E402
+
+random.setstate(_STATE)
 
 DEFAULT_WIDTH = 80
 WORDS = 10  # the least width of a column of words

@@ -86,7 +86,7 @@ def _with(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Callable[[
 def _built(build: Callable[[], Any], name: str, seed: int) -> tuple[nn.Module, InitHistory]:
     with seeded(seed):
         try:
-            built = build_watched(build)
+            built = build_watched(_made(build, name))
         except (RunError, UsageError, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
@@ -103,6 +103,18 @@ def _built(build: Callable[[], Any], name: str, seed: int) -> tuple[nn.Module, I
 def _history(module: nn.Module) -> InitHistory:
     declared, found = tie_of(module)
     return InitHistory(rescaled=second_init(module), tie_declared=declared, tie_found=found)
+
+
+def _made(build: Callable[[], Any], name: str) -> Callable[[], nn.Module]:
+    """Hold what a function returns against what it is to return."""
+
+    def made() -> nn.Module:
+        module = build()
+        if not isinstance(module, nn.Module):
+            raise UsageError(f"{name} returned {printable(repr(module)[:60])}; expected an nn.Module")
+        return module
+
+    return made
 
 
 @contextmanager

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import blocks
 import console
 import pytest
 
+import initdiag
+from benchmarks.fault_models import TRAPS, TWINS
+from initdiag.report import Run
+from initdiag.report.branches import branch_table
 from initdiag.report.facts import FACTS
+from initdiag.report.header import PLACEMENTS
+from initdiag.report.weights import weight_columns
 from initdiag.rules import RULES
+from initdiag.schemes import Role
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -47,6 +56,7 @@ def test_the_readme_shows_what_people_will_see_first() -> None:
         "initdiag check configs/gpt2.yaml",
         "initdiag check configs/gpt2.yaml --scheme default",
         "initdiag compare --schemes default,gpt2,scaled",
+        "initdiag check docs/examples/gpt.py:copied",
     ]
 
 
@@ -56,10 +66,101 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert "://" in target or (page.parent / target).exists(), target
 
 
-def test_every_rule_and_number_has_its_place() -> None:
-    rules, concepts = (ROOT / "docs" / "rules.md").read_text(), (ROOT / "docs" / "concepts.md").read_text()
+def test_every_rule_has_its_place() -> None:
+    rules = (ROOT / "docs" / "rules.md").read_text()
     assert [line[3:] for line in rules.splitlines() if line.startswith("## ")] == list(RULES)
+
+
+def test_console_leaves_out_what_the_page_leaves_out() -> None:
+    fresh = "a 1\nb 2\nc 3\nd 4\ne 5\nf 6\n"
+    assert console.fitted(fresh, "a 9\n[…]\nc 0\n[…]\ne 0.5\nold\n") == "a 1\n[…]\nc 3\n[…]\ne 5\nf 6\n"
+    assert console.fitted(fresh, "x\n") == fresh == console.fitted(fresh, "")
+    with pytest.raises(RuntimeError, match="no line"):
+        console.fitted(fresh, "a 1\n[…]\ngone\n")
+
+
+def test_console_shows_no_program_that_broke() -> None:
+    with pytest.raises(RuntimeError, match=r"exit code 2\s.*no-such"):
+        console.run("initdiag check no-such.yaml")
+
+
+# --- concepts.md: everything that is printed has its definition
+
+
+CONCEPTS = (ROOT / "docs" / "concepts.md").read_text()
+DEFINITIONS = CONCEPTS.split("<!-- [[[end]]] -->")[1]
+
+
+def defined(word: str) -> bool:
+    """Whether a heading has the word in it, or it stands in bold, where the definitions are."""
+    heading = rf"^## .*{re.escape(word)}.*$"
+    return f"**{word}**" in DEFINITIONS or bool(re.search(heading, DEFINITIONS, re.IGNORECASE | re.MULTILINE))
+
+
+def test_every_number_has_its_definition() -> None:
     for fact in FACTS:
-        assert f"| {fact.key.replace('|', chr(92) + '|')} |" in concepts
-        word = fact.key.removesuffix(" over ln V").removesuffix(", min").removesuffix(", max")
-        assert re.search(re.escape(word), concepts.split("<!-- [[[end]]] -->")[1], re.IGNORECASE), fact.key
+        assert f"| {fact.key.replace('|', chr(92) + '|')} |" in CONCEPTS
+        assert defined(fact.key) or defined(re.sub(r" over ln V|, min|, max", "", fact.key)), fact.key
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return initdiag.check(str(ROOT / "docs" / "examples" / "gpt.py:GPT"), backward=True).run
+
+
+def test_every_column_has_its_definition(run: Run) -> None:
+    columns = [*branch_table(run).columns, *weight_columns(run)]
+    assert len(columns) > 15, "most of the columns of both tables"
+    for heading in [*(column.heading for column in columns), "expected", "planned", "growth"]:
+        assert defined(heading), heading
+
+
+def test_every_role_placement_and_kind_of_history_has_its_place() -> None:
+    rows = re.findall(r"^\| ([\w, ]+) \|", DEFINITIONS.split("\n## Roles\n")[1].split("\n## ")[0], re.MULTILINE)
+    assert sorted(role for row in rows if row != "role" for role in row.split(", ")) == sorted(Role)
+    for placement, words in PLACEMENTS.items():
+        assert f"| {words} |" in DEFINITIONS
+        assert f'`"{placement}"`' in DEFINITIONS
+    for words in ("seen to fill", "never written", "left to PyTorch's defaults", "changed again by a second call"):
+        assert f"*{words}*" in DEFINITIONS
+
+
+# --- faults.md: the detection matrix
+
+
+FAULTS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in (ROOT / "docs" / "faults.md").read_text().splitlines()
+    if re.match(r"\| [KT]\d", line)
+]
+
+
+def test_every_fault_and_design_is_in_the_matrix() -> None:
+    rows = {row[0]: row[1:] for row in FAULTS}
+    assert list(rows) == [*TWINS, *TRAPS], "run `python docs/blocks.py`"
+    for name, twin in TWINS.items():
+        assert rows[name][0] in twin.rules, name
+        assert rows[name][2] == "silent", name
+    assert {rows[name][0] for name in TRAPS} == {"none"}
+    kinds = {int(name[1:].split()[0]) for name in rows if name.startswith("K")}
+    assert kinds == {*range(1, 25)} - {22}, "K22 is a law over several widths"
+    assert {int(name[1:].split()[0]) for name in rows if name.startswith("T")} == {*range(1, 31)}
+
+
+def test_rows_of_the_matrix_are_real() -> None:
+    names = ("K5 a copy times 0.5", "K12 a skip is missing", "T15 gains stored as w of 1 + w")
+    fresh = [line for line in blocks.faults(names).splitlines() if re.match(r"\| [KT]\d", line)]
+    assert len(fresh) == len(names)
+    assert all(line in (ROOT / "docs" / "faults.md").read_text().splitlines() for line in fresh), fresh
+
+
+# --- modules.md: what it promises
+
+
+def test_examples_are_what_the_pages_say() -> None:
+    gpt = runpy.run_path(str(ROOT / "docs" / "examples" / "gpt.py"))
+    initdiag.assert_healthy(gpt["GPT"]())
+    with pytest.raises(AssertionError, match="INIT003"):
+        initdiag.assert_healthy(gpt["copied"]())
+    waived = initdiag.assert_healthy(gpt["copied"](), overrides=["gate.ignore=[INIT003]"])
+    assert abs(waived.run.measured.loss.excess) < 0.02, "README.md: the loss is what it should be"

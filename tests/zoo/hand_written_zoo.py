@@ -1050,7 +1050,8 @@ class SoftExperts(Stack):
             return after
 
     block = Layer
-    roles: ClassVar[Mapping[str, str]] = {**Stack.roles, "*.router.weight": f"{ROUTER}|{GATE}|other"}  # a softmax of a product chooses nothing
+    # a softmax of a product chooses nothing, so that it may stay without a role
+    roles: ClassVar[Mapping[str, str]] = {**Stack.roles, "*.router.weight": f"{ROUTER}|{GATE}|other"}
 
 
 # --- attention and MLP by other means
