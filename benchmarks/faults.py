@@ -5,7 +5,7 @@
 Prints, for every fault, the rules that spoke about the faulty model, whether its own rule is among them, whether the
 healthy twin is without errors, and the seconds of both checks; then the errors and warnings of every legitimate design;
 and with --seeds the number of errors over that many seeds of healthy models. The targets: every fault caught, every
-twin and trap without errors, no error over 100 seeds. The models are those of fault_models.py.
+twin and trap without errors, no error over 100 seeds. The models are those of fault_models.py and trap_models.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # as a script: for `bench
 import torch
 
 import initdiag
-from benchmarks.fault_models import TRAPS, TWINS, VOCAB_SIZE, Factory, Trap, Twin
+from benchmarks.fault_models import TWINS, Twin
+from benchmarks.gpt_parts import VOCAB_SIZE
+from benchmarks.model_factories import Factory
+from benchmarks.trap_models import TRAPS, Trap
 from initdiag.rules import Severity
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import torch
 
-from benchmarks.fault_models import build
+from benchmarks.model_factories import build
 from initdiag.measure.watch import Watch
 from initdiag.trace import Tracer
 

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import initdiag
-from benchmarks.fault_models import VOCAB_SIZE, build, scaled_twice
+from benchmarks.gpt_parts import VOCAB_SIZE
+from benchmarks.init_steps import scaled_twice
+from benchmarks.model_factories import build
 from initdiag.errors import RunError, UsageError
 
 USES: dict[str, Callable[[nn.Module], Any]] = {

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from initdiag.measure.values import (
-    AttentionMeasure,
-    Branch,
+from initdiag.measure.lens_values import (
     Copy,
     GradientMeasure,
     HeadroomMeasure,
     LabelMeasure,
+    ParameterMeasure,
+    ProbeMeasure,
+    RouterMeasure,
+)
+from initdiag.measure.values import (
+    AttentionMeasure,
+    Branch,
     LogitMeasure,
     LossMeasure,
     Measurements,
-    ParameterMeasure,
     PositionLogits,
-    ProbeMeasure,
     Read,
     ResidualMeasure,
-    RouterMeasure,
     Wiring,
     mean,
     total,

@@ -13,8 +13,9 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from initdiag.measure.lens_values import Copy
 from initdiag.measure.statistics import BLOCK, moments, widened
-from initdiag.measure.values import Copy, total
+from initdiag.measure.values import total
 from initdiag.measure.weights import digest, spaced
 from initdiag.schemes import Role
 from initdiag.schemes.roles import LINEAR_WEIGHTS

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import BackwardCFunction
 
+from initdiag.measure.lens_values import GradientMeasure
 from initdiag.measure.statistics import BLOCK, widened
-from initdiag.measure.values import GradientMeasure, total
+from initdiag.measure.values import total
 
 CHUNK = 2**20  # logits whose softmax is held at a time
 

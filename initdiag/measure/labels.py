@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from initdiag.measure.lens_values import LabelMeasure
 from initdiag.measure.statistics import widened
-from initdiag.measure.values import LabelMeasure
 
 SHIFTS = (0, 1, 2)
 TILE = 2**20  # logits held in float32 at a time

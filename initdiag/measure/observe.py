@@ -11,20 +11,12 @@ from torch import Tensor, nn
 from initdiag.measure.copies import find_copies
 from initdiag.measure.gradients import BranchGradients, backward, mean_cross_entropy
 from initdiag.measure.labels import explain_loss
+from initdiag.measure.lens_values import GradientMeasure, LabelMeasure, ParameterMeasure, ProbeMeasure
 from initdiag.measure.logits import measure_logits
 from initdiag.measure.probes import probe
 from initdiag.measure.revival import dead_parameters
 from initdiag.measure.scaling import scaling_ratio, unscaled_stds
-from initdiag.measure.values import (
-    Branch,
-    GradientMeasure,
-    LabelMeasure,
-    Measurements,
-    ParameterMeasure,
-    ProbeMeasure,
-    ResidualMeasure,
-    Wiring,
-)
+from initdiag.measure.values import Branch, Measurements, ResidualMeasure, Wiring
 from initdiag.measure.watch import Watch
 from initdiag.measure.weights import measure_buffers, measure_parameters
 from initdiag.measure.wiring import wiring_of

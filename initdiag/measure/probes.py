@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from initdiag.measure.lens_values import ProbeMeasure
 from initdiag.measure.statistics import widened
-from initdiag.measure.values import ProbeMeasure
 from initdiag.trace import Addition, Tracer
 
 LONGEST = 16  # tokens: enough for an order to matter, and a fraction of a forward over the batch

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from initdiag.measure.values import Branch, ParameterMeasure, mean, total
+from initdiag.measure.lens_values import ParameterMeasure
+from initdiag.measure.values import Branch, mean, total
 from initdiag.schemes import InitPlan, Parameter, Role
 
 # what a residual projection is compared with: the matrices that feed the same branch, nearest kin first

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from initdiag.measure.attention import largest_logit, sharpness
 from initdiag.measure.gradients import BranchGradients
+from initdiag.measure.lens_values import HeadroomMeasure, RouterMeasure
 from initdiag.measure.statistics import moments, variance, widened
-from initdiag.measure.values import AttentionMeasure, Branch, HeadroomMeasure, Read, RouterMeasure
+from initdiag.measure.values import AttentionMeasure, Branch, Read
 from initdiag.schemes.roles import layer_of
 from initdiag.trace import Addition, Attention, Callbacks, Reading, Routing
 

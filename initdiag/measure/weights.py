@@ -9,8 +9,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from initdiag.measure.lens_values import ParameterMeasure
 from initdiag.measure.statistics import BLOCK, moments, widened
-from initdiag.measure.values import ParameterMeasure, total
+from initdiag.measure.values import total
 
 HASHED = 2**16  # bytes of a tensor that its digest reads: blake2b takes half a second for all of GPT-2 small
 

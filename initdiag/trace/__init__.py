@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from initdiag.trace.events import Addition, Attention, FusedAttention, Reading, Routing, SoftmaxAttention
-from initdiag.trace.tracer import Callbacks, Tracer
+from initdiag.trace.events import Addition, Attention, Callbacks, FusedAttention, Reading, Routing, SoftmaxAttention
+from initdiag.trace.tracer import Tracer
 
 __all__ = [
     "Addition",

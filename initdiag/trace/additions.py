@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from initdiag.trace.descent import Call
+from initdiag.trace.calls import Call
 from initdiag.trace.lineage import Lineage, Term
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
-from initdiag.trace.descent import Call
+from initdiag.trace.calls import Call
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,26 @@ class Routing:
     router: str
     experts: int
     chosen: Tensor
+
+
+def ignore(_: Any) -> None:
+    return None
+
+
+def ignore_product(_: str, __: Tensor | None, ___: Tensor) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What is called as things happen; the tensors in an event are only good during the call."""
+
+    addition: Callable[[Addition], None] = ignore
+    attention: Callable[[Attention], None] = ignore
+    reading: Callable[[Reading], None] = ignore
+    routing: Callable[[Routing], None] = ignore
+    product: Callable[[str, Tensor | None, Tensor], None] = ignore_product  # weight, input off the stream, output
+    between: Callable[[], None] = lambda: None
 
 
 def fused_attention(call: Call) -> FusedAttention:

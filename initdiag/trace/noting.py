@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from initdiag.schemes import Role
-from initdiag.trace.descent import Call, wide
-from initdiag.trace.lineage import NORMS, Lineage
+from initdiag.trace.calls import Call, wide
+from initdiag.trace.lineage import NORMS, NOTHING, Lineage
 from initdiag.trace.roles import Notes
 
 GAIN, SHIFT = "the gain of a norm", "the shift of a norm"
@@ -31,6 +31,16 @@ def note(call: Call, notes: Notes) -> None:
             notes.gated(parents[0], parents[1])
         if operation in ("mul", "div"):
             _divided(parents[0], parents[1], notes)
+
+
+def mixed(a: Lineage, b: Lineage, notes: Notes) -> None:
+    """Note attention that is put together by hand: weights times values, or queries times (keys times values)."""
+    if a.weights and a.mixes:
+        notes.attention(NOTHING, NOTHING, b)
+    elif a.scores and not b.mixes:
+        notes.attention(*a.scores, b)
+    elif b.scores and not a.mixes:
+        notes.attention(a, *b.scores)
 
 
 def _multiplied(parameter: str, wide: bool, value: Lineage, notes: Notes) -> None:

@@ -11,17 +11,9 @@ from initdiag.schemes import Parameter, Part, Role
 from initdiag.schemes.roles import layer_of
 from initdiag.trace.lineage import Chain, Lineage
 from initdiag.trace.packing import Rows, Walked, rows_of
+from initdiag.trace.weights import Product
 
 FIRST = (Role.TOKEN_EMBEDDING, Role.LM_HEAD)  # a tied tensor is the embedding, which governs it
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A weight as a matrix product used it."""
-
-    fan_in: int
-    outputs: int
-    transposed: bool
 
 
 @dataclass

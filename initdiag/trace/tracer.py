@@ -8,7 +8,7 @@ by weak reference, and numbers are taken on the spot by the callbacks.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,10 +18,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from initdiag.schemes import Role
-from initdiag.trace import additions, descent, noting
+from initdiag.trace import additions, calls, chains, descent, noting, products
 from initdiag.trace.additions import Residual
-from initdiag.trace.descent import Call
-from initdiag.trace.events import Addition, Attention, Reading, Routing, SoftmaxAttention, fused_attention
+from initdiag.trace.calls import Call
+from initdiag.trace.events import (
+    Addition,
+    Attention,
+    Callbacks,
+    Reading,
+    Routing,
+    SoftmaxAttention,
+    fused_attention,
+    ignore,
+)
 from initdiag.trace.frames import where
 from initdiag.trace.lineage import (
     ADDITIONS,
@@ -36,27 +45,8 @@ from initdiag.trace.lineage import (
     Lineage,
     Term,
 )
-from initdiag.trace.roles import Notes, Product
-
-
-def _ignore(_: Any) -> None:
-    return None
-
-
-def _ignore_product(_: str, __: Tensor | None, ___: Tensor) -> None:
-    return None
-
-
-@dataclass(frozen=True)
-class Callbacks:
-    """What is called as things happen; the tensors in an event are only good during the call."""
-
-    addition: Callable[[Addition], None] = _ignore
-    attention: Callable[[Attention], None] = _ignore
-    reading: Callable[[Reading], None] = _ignore
-    routing: Callable[[Routing], None] = _ignore
-    product: Callable[[str, Tensor | None, Tensor], None] = _ignore_product  # weight, input off the stream, output
-    between: Callable[[], None] = lambda: None
+from initdiag.trace.roles import Notes
+from initdiag.trace.weights import first_row, product_of
 
 
 class Tracer(TorchDispatchMode):
@@ -69,14 +59,14 @@ class Tracer(TorchDispatchMode):
         self,
         module: nn.Module,
         ids: Tensor,
-        on_addition: Callable[[Addition], None] = _ignore,
-        on_attention: Callable[[Attention], None] = _ignore,
+        on_addition: Callable[[Addition], None] = ignore,
+        on_attention: Callable[[Attention], None] = ignore,
         *,
         callbacks: Callbacks | None = None,
         starts: Collection[str] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._calls = callbacks or Callbacks(on_addition, on_attention)
+        self._report = callbacks or Callbacks(on_addition, on_attention)
         self._starts = starts
         self._lineages: Any = WeakTensorKeyDictionary()
         self._written: dict[int, tuple[StorageWeakRef, Lineage]] = {}
@@ -109,7 +99,7 @@ class Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self._calls.between()
+        self._report.between()
         name = getattr(getattr(func, "_schema", None), "name", str(func)).rpartition("::")[2]
         if torch.is_inference_mode_enabled() and func._can_decompose():
             with self:  # inference mode hands on whole functions such as linear; what they are made of is looked at
@@ -131,7 +121,7 @@ class Tracer(TorchDispatchMode):
         several = isinstance(result, list | tuple) and call.operation in VIEWS
         for at, tensor in enumerate(_tensors((result,))):
             if several:
-                lineage = descent.chosen(lineage, at)
+                lineage = chains.chosen(lineage, at)
             elif call.operation == "max" and at == 1 and lineage.left:
                 lineage = replace(lineage, routed=not lineage.mixes)  # where the largest is: a switch chooses by it
             self._lineages[tensor] = lineage
@@ -160,7 +150,7 @@ class Tracer(TorchDispatchMode):
         if not table.parameter or table.from_ids or not index.from_ids or index.roots:
             if not table.from_ids and index.ids and (name := self._tables.get(id(call.inputs[0]))):
                 experts = int(call.inputs[0].max()) + 1
-                self._calls.routing(Routing(name, experts, result))
+                self._report.routing(Routing(name, experts, result))
             return None
         exact = "rows are looked up by token ids"
         if not index.ids:
@@ -176,18 +166,19 @@ class Tracer(TorchDispatchMode):
         return Lineage(from_ids=True, stream=mask, roots=mask)
 
     def _product(self, call: Call, result: Tensor) -> Lineage | None:
-        places = descent.weight_of(call)
-        left, right = descent.operands(call)
+        places = calls.weight_of(call)
+        left, right = calls.operands(call)
         if places is None:
             pair = call.parents[left : right + 1]
             if len(pair) < 2 or not all(parent.left for parent in pair):
                 return None
-            self._mixed(*pair)
-            return descent.mixture(call)
+            noting.mixed(pair[0], pair[1], self.notes)
+            return products.mixture(call)
         x, w = places
         source, weight = call.parents[x], call.parents[w]
         name = weight.parameter or ""
-        self._record(call, x, w, result)
+        whole = self._parameters[name]
+        self.notes.products.setdefault(name, product_of(call, x, w, result, whole))
         if source.from_ids and not (source.roots or source.mixes):
             return self._new_stream(name, "its product with one-hot token ids is the embedding")
         bias = call.parents[0] if call.operation in FUSED_BIAS else call.parents[-1]
@@ -195,7 +186,7 @@ class Tracer(TorchDispatchMode):
             self.notes.bias(bias.parameter, name)
         if source.stream and name in self._starts:
             self.notes.note(name, Role.OTHER, "it brings the embedding to the width of the stream")
-            return descent.after_addition(source)
+            return products.after_addition(source)
         if source.stream and not self.additions:
             self.entries.append(name)
         if source.left and not source.convolved:
@@ -203,57 +194,25 @@ class Tracer(TorchDispatchMode):
                 if feeding:
                     self.notes.consumers.setdefault(feeding, set()).add(name)
         reads = self._read(name, source, call.inputs[x]) if source.stream else source.reads
-        lineage = descent.product(call, x, w, reads)
+        lineage = products.product(call, x, w, reads)
         if result.dim() and result.shape[-1] > 1:
-            lineage = replace(lineage, chains=(Chain(tuple(result.shape), self._first_row(name, call.inputs[w])),))
-        self._calls.product(name, call.inputs[x] if source.left else None, result)
+            lineage = replace(lineage, chains=(Chain(tuple(result.shape), first_row(call.inputs[w], whole)),))
+        self._report.product(name, call.inputs[x] if source.left else None, result)
         if call.operation in FUSED_BIAS and (addition := additions.fused(call, lineage, result)):
             return self._added(addition, result)
         return lineage
 
-    def _mixed(self, a: Lineage, b: Lineage) -> None:
-        """Note attention that is put together by hand: weights times values, or queries times (keys times values)."""
-        if a.weights and a.mixes:
-            self.notes.attention(NOTHING, NOTHING, b)
-        elif a.scores and not b.mixes:
-            self.notes.attention(*a.scores, b)
-        elif b.scores and not a.mixes:
-            self.notes.attention(a, *b.scores)
-
-    def _record(self, call: Call, x: int, w: int, result: Tensor) -> None:
-        weight = call.inputs[w]
-        outputs = result.shape[-1] if w > x else result.shape[-2] if result.dim() > 1 else 1
-        fan_in = call.inputs[x].shape[-1] if w > x else weight.shape[-1]
-        if call.operation == "convolution":
-            outputs, fan_in = weight.shape[0], weight[0].numel()
-        flipped = call.parents[w].flipped
-        transposed = (not flipped if w > x else flipped) and call.operation != "convolution"
-        name = call.parents[w].parameter or ""
-        whole = self._parameters[name]
-        if whole.dim() == 2 and not transposed and whole.shape[1] == fan_in:
-            outputs = whole.shape[0]  # of the weight; this product may use a slice of it
-        self.notes.products.setdefault(name, Product(int(fan_in), int(outputs), bool(transposed)))
-
-    def _first_row(self, name: str, used: Tensor) -> int:
-        """The row at which a slice of a weight begins, told by where its memory begins."""
-        whole = self._parameters[name]
-        if whole.dim() != 2 or not whole.numel() or used.numel() >= whole.numel():
-            return 0
-        if used.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr() or whole.stride(0) < whole.stride(1):
-            return 0
-        return (used.storage_offset() - whole.storage_offset()) // whole.stride(0)
-
     def _read(self, name: str, source: Lineage, value: Tensor) -> frozenset[int]:
         index = self._reads
         self._reads += 1
-        self._calls.reading(Reading(index, name, source.normed, source.gain, source.normed and source.scaled, value))
+        self._report.reading(Reading(index, name, source.normed, source.gain, source.normed and source.scaled, value))
         return frozenset((index,))
 
     def _fused_attention(self, call: Call) -> Lineage:
         query, key, value = call.parents[:3]
         self.notes.attention(query, key, value)
-        self._calls.attention(fused_attention(call))
-        return descent.attended(query, key, value)
+        self._report.attention(fused_attention(call))
+        return products.attended(query, key, value)
 
     def _added(self, found: Residual, after: Tensor) -> Lineage:
         """Report a residual addition, each addend of a sum of branches by itself."""
@@ -265,7 +224,7 @@ class Tracer(TorchDispatchMode):
         for part, term in enumerate(terms or (Term(branch, found.written),)):
             self.notes.residual(term.lineage)
             value = term.value if term.factor == 1 else term.value * term.factor
-            self._calls.addition(
+            self._report.addition(
                 Addition(
                     projection=term.lineage.projection,
                     kind=term.lineage.kind,
@@ -284,7 +243,7 @@ class Tracer(TorchDispatchMode):
                     source=source,
                 )
             )
-        return descent.after_addition(stream)
+        return products.after_addition(stream)
 
     def _note(self, call: Call, lineage: Lineage, result: Any) -> None:
         """Report attention and routing, and note what the operation shows of the parameters that it meets."""
@@ -293,12 +252,12 @@ class Tracer(TorchDispatchMode):
             query, key = first.scores
             self.notes.attention(query, key, None)
             if call.inputs[0].dim() >= 3 and call.inputs[0].shape[-1] > 1:
-                self._calls.attention(SoftmaxAttention(call.inputs[0], query.projection))
-        elif descent.chooses(call):
+                self._report.attention(SoftmaxAttention(call.inputs[0], query.projection))
+        elif calls.chooses(call):
             chosen = result[1] if isinstance(result, list | tuple) else result
             if first.projection and not chosen.is_floating_point():
                 self.notes.note(first.projection, Role.ROUTER, "the largest of its outputs choose experts")
-                self._calls.routing(Routing(first.projection, call.inputs[0].shape[-1], chosen))
+                self._report.routing(Routing(first.projection, call.inputs[0].shape[-1], chosen))
         else:
             noting.note(call, self.notes)
 

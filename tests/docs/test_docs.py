@@ -13,7 +13,8 @@ import console
 import pytest
 
 import initdiag
-from benchmarks.fault_models import TRAPS, TWINS
+from benchmarks.fault_models import TWINS
+from benchmarks.trap_models import TRAPS
 from initdiag.report import Run
 from initdiag.report.branches import branch_table
 from initdiag.report.facts import FACTS

@@ -16,8 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.fault_models import TWINS, VOCAB_SIZE, Attention, Factory, Mixture, Mlp, RMSNorm, WithTargets
+from benchmarks.fault_models import TWINS
 from benchmarks.faults import check_model, is_the_kinds_own
+from benchmarks.gpt_parts import VOCAB_SIZE, Attention, Mixture, Mlp, RMSNorm
+from benchmarks.model_factories import Factory
+from benchmarks.small_gpt import WithTargets
 from initdiag.rules import RULES, Severity
 
 LENGTH = 64

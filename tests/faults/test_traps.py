@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.fault_models import TRAPS, Trap
 from benchmarks.faults import check_trap
+from benchmarks.trap_models import TRAPS, Trap
 from initdiag.rules import Severity
 
 LENGTH = 64

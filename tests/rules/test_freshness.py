@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import initdiag
-from benchmarks.fault_models import TRAPS, VOCAB_SIZE, build, word_frequencies
+from benchmarks.gpt_parts import VOCAB_SIZE
+from benchmarks.model_factories import build
+from benchmarks.trap_models import TRAPS, word_frequencies
 from initdiag.rules import Severity
 
 

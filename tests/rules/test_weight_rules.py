@@ -23,7 +23,9 @@ from initdiag.measure.copies import find_copies
 from initdiag.measure.weights import measure_parameters
 from initdiag.rules import Finding
 from initdiag.rules.copies import COPIES
-from initdiag.rules.distribution import DAMAGED, DEFAULT, DEGENERATE, ODD_LAYER
+from initdiag.rules.distribution import DAMAGED, DEGENERATE
+from initdiag.rules.framework_default import DEFAULT
+from initdiag.rules.odd_layer import ODD_LAYER
 from initdiag.rules.rule import Evidence
 from initdiag.schemes import (
     AsFound,
