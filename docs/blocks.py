@@ -155,8 +155,9 @@ def faults(only: Iterable[str] = ()) -> str:
     The seconds are left out: they differ from run to run.
     """
     sys.path.insert(0, str(Path(__file__).parent.parent))
-    from benchmarks.fault_models import TRAPS, TWINS
+    from benchmarks.fault_models import TWINS
     from benchmarks.faults import trap_row, twin_row
+    from benchmarks.trap_models import TRAPS
 
     twins, traps = ([name for name in names if not only or name in only] for names in (TWINS, TRAPS))
     return "\n".join(

@@ -45,6 +45,9 @@ class Request:
         require_type("overrides", self.overrides, (list, tuple), 'a list such as ["init.std=0.01"]')
         for override in self.overrides:
             require_type("overrides", override, (str,), 'strings such as "init.std=0.01"')
+        require_type("seed", self.seed, (int, NoneType), "a whole number")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise UsageError(f"seed {self.seed}: expected at least 0 and less than 2**63")
         require_type("scheme", self.scheme, (str, NoneType), "the name of a scheme")
         for name, value in (("text", self.text), ("tokens", self.tokens), ("tokenizer", self.tokenizer)):
             require_type(name, value, (str, os.PathLike, NoneType), "the name of a file")

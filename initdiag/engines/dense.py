@@ -22,6 +22,7 @@ from initdiag.tokens import TokenBatch
 
 Seen = TypeVar("Seen")
 AS_THEY_ARE = Settings()
+COPIED = 2**30  # bytes of weights of the caller's own that are copied, so that a forward that writes into them does no harm
 OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as allocators put it
 
 
@@ -109,7 +110,8 @@ def forward(
     """
     device = next(weights.module.parameters()).device.type
     try:
-        with unchanged(weights.module, fastpath=False), _plain_mode(device):
+        copied = not (subject.owned or subject.module is None) and _size(weights.module) <= COPIED
+        with unchanged(weights.module, fastpath=False, copied=copied), _plain_mode(device):
             return observe(subject, weights.module, batch)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise RunError(_out_of_memory(subject, str(error))) from error
@@ -117,6 +119,10 @@ def forward(
         if any(words in str(error) for words in OUT_OF_MEMORY):
             raise RunError(_out_of_memory(subject, str(error))) from error
         raise
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.nbytes for parameter in module.parameters())
 
 
 @contextmanager

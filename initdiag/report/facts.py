@@ -11,7 +11,19 @@ from dataclasses import dataclass
 
 from initdiag.report.numbers import layers, number, parameters
 from initdiag.report.report import Run
-from initdiag.rules.gradients import blocks_of
+from initdiag.report.summaries import (
+    dead_tensors,
+    expected_leak,
+    future_leak,
+    gradient_ratio,
+    largest_activation,
+    norm_output,
+    order_effect,
+    own_loss,
+    reference_loss,
+    router_share,
+    token_information,
+)
 
 
 @dataclass(frozen=True)
@@ -33,61 +45,6 @@ class Fact:
 
 def _nothing(_: Run) -> None:
     return None
-
-
-def _token_information(run: Run) -> float:
-    branches = [branch for branch in run.measured.residual.branches if branch.stream == 0]
-    return branches[-1].token_share if branches else math.nan
-
-
-def _order_effect(run: Run) -> float:
-    return run.measured.probe.position if run.measured.probe else math.nan
-
-
-def _leak(run: Run) -> float:
-    return run.measured.probe.leak if run.measured.probe else math.nan
-
-
-def _no_leak(run: Run) -> float | None:
-    return 0.0 if run.measured.probe and run.measured.probe.causal else None
-
-
-def _norm_output(run: Run) -> float:
-    """Of all that is read through a norm, the RMS that is furthest from 1 on a log scale."""
-    reads = [read for branch in run.measured.residual.branches for read in branch.reads]
-    if run.measured.wiring.head_read:
-        reads.append(run.measured.wiring.head_read)
-    normed = [read.rms for read in reads if read.normed and not math.isnan(read.rms)]
-    return max(normed, key=lambda rms: abs(math.log(rms)) if rms > 0 else math.inf, default=math.nan)
-
-
-def _largest_activation(run: Run) -> float:
-    return run.measured.headroom.max_abs if run.measured.headroom else math.nan
-
-
-def _own_loss(run: Run) -> float:
-    return run.measured.labels.value if run.measured.labels else math.nan
-
-
-def _reference_loss(run: Run) -> float | None:
-    return run.measured.labels.reference if run.measured.labels else None
-
-
-def _router_share(run: Run) -> float:
-    return max((router.max_share for router in run.measured.routers), default=math.nan)
-
-
-def _gradient_ratio(run: Run) -> float:
-    """GRAD001's factor per block: the steps' geometric mean is the first norm over the last, to the 1/steps."""
-    branches = [branch for branch in run.measured.residual.branches if branch.stream == 0]
-    blocks = blocks_of([branch for branch in branches if branch.gradient_norm is not None])
-    if len(blocks) < 2 or not blocks[-1].norm > 0:
-        return math.nan
-    return math.pow(blocks[0].norm / blocks[-1].norm, 1 / (len(blocks) - 1))
-
-
-def _dead(run: Run) -> float:
-    return len(run.measured.gradients.dead) if run.measured.gradients else math.nan
 
 
 FACTS: tuple[Fact, ...] = (
@@ -194,64 +151,64 @@ FACTS: tuple[Fact, ...] = (
     Fact(
         "token information",
         "of variance",
-        _token_information,
+        token_information,
         _nothing,
         "share of the variance of the final stream that differs between sequences; 0: all tokens look alike",
     ),
     Fact(
         "order effect",
         "of output",
-        _order_effect,
+        order_effect,
         _nothing,
         "relative change of the first attention's output at the last position when earlier tokens are permuted",
     ),
     Fact(
         "future leak",
         "of logit std",
-        _leak,
-        _no_leak,
+        future_leak,
+        expected_leak,
         "largest change of the logits of earlier positions when later tokens change; expected 0 where causal",
     ),
     Fact(
         "norm output RMS, worst",
         "RMS",
-        _norm_output,
-        lambda run: None if math.isnan(_norm_output(run)) else 1.0,
+        norm_output,
+        lambda run: None if math.isnan(norm_output(run)) else 1.0,
         "of what branches and head read through a norm, the one furthest from 1",
     ),
     Fact(
         "largest |activation|",
         "activation",
-        _largest_activation,
+        largest_activation,
         _nothing,
         "of the forward, masks left out: float16 ends at 65504",
     ),
     Fact(
         "own loss",
         "nats",
-        _own_loss,
-        _reference_loss,
+        own_loss,
+        reference_loss,
         "that the model returns for labels; expected is the cross-entropy of its own logits with the next token",
         digits=5,
     ),
     Fact(
         "router share, max",
         "of assignments",
-        _router_share,
+        router_share,
         _nothing,
         "that went to one expert of a router, in the router where it is largest; E experts alike give 1/E",
     ),
     Fact(
         "gradient ratio per layer",
         "ratio",
-        _gradient_ratio,
+        gradient_ratio,
         _nothing,
         "of the gradient norm before a layer to that after it, geometric mean over layers (--backward)",
     ),
     Fact(
         "dead parameters",
         "tensors",
-        _dead,
+        dead_tensors,
         lambda run: 0.0 if run.measured.gradients else None,
         "without any gradient, at step zero and after a few small steps on a copy (--backward)",
         digits=0,

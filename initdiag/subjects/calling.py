@@ -144,7 +144,7 @@ def _run(subject: Subject, module: nn.Module, planned: Call, ids: Tensor, functi
             return function(*planned.positional, **planned.keywords)
     except (InitdiagError, torch.OutOfMemoryError, MemoryError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a forward that exits must not end the program as if all were well
         if any(words in str(error).lower() for words in _OUT_OF_MEMORY) or is_ours(error):
             raise
         raise RunError(explain(subject, module, error, ids, planned.shown)) from error

@@ -31,6 +31,7 @@ def unchanged(
     grad: bool | None = None,
     fastpath: bool | None = None,
     deterministic: bool | None = None,
+    copied: bool = False,
 ) -> Iterator[None]:
     """Put a module into evaluation mode, and in the end put everything as it was, also after an exception.
 
@@ -43,12 +44,13 @@ def unchanged(
         training: the mode of all submodules meanwhile; their train() and eval() aren't called, which may do more.
         requires_grad: of all parameters of floats, grad: whether gradients are recorded, fastpath: of
             nn.TransformerEncoder and nn.MultiheadAttention, deterministic: torch's algorithms; None to leave them.
+        copied: keep copies of the parameters, so that what a forward writes into them can be undone.
 
     Raises:
-        RunError: at the end, where a parameter or a large buffer was written in place, which can't be undone; names it.
+        RunError: at the end, where a parameter (not copied) or a large buffer was written in place; names it.
     """
     parts = [_Part(part) for part in module.modules()]
-    tensors = _tensors(module)
+    tensors = _tensors(module, copied)
     with ExitStack() as stack:
         for restore in (*switches(), *random_states()):
             stack.callback(restore)
@@ -123,8 +125,8 @@ class _Kept:
         if not _same_memory(tensor, self.memory):
             tensor.data = self.memory
         if self.copy is not None:
-            if not _same_numbers(tensor, self.copy):
-                tensor.copy_(self.copy)
+            if not _same_numbers(_unrepeated(tensor), self.copy):
+                _unrepeated(tensor).copy_(self.copy)
             changed = False
         else:
             changed = _version(tensor) != self.version or (
@@ -140,13 +142,12 @@ class _Kept:
         return changed
 
 
-def _tensors(module: nn.Module) -> list[_Kept]:
+def _tensors(module: nn.Module, all_copied: bool) -> list[_Kept]:
     kept: dict[int, _Kept] = {}
-    parameters = ((name, tensor, False) for name, tensor in module.named_parameters())
-    buffers = ((name, tensor, tensor.nbytes <= COPIED) for name, tensor in module.named_buffers())
     with torch.no_grad():
-        for name, tensor, copied in (*parameters, *buffers):
-            if id(tensor) not in kept and not tensor.is_meta:
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            if id(tensor) not in kept and not tensor.is_meta and tensor.layout is torch.strided:
+                copied = all_copied or (not isinstance(tensor, nn.Parameter) and tensor.nbytes <= COPIED)
                 hooks = getattr(tensor, "_post_accumulate_grad_hooks", None)
                 kept[id(tensor)] = _Kept(
                     name=name,
@@ -154,7 +155,7 @@ def _tensors(module: nn.Module) -> list[_Kept]:
                     memory=tensor.detach(),
                     version=_version(tensor),
                     sample=None if copied else _sample(tensor),
-                    copy=tensor.detach().clone() if copied else None,
+                    copy=_unrepeated(tensor).detach().clone() if copied else None,
                     requires_grad=tensor.requires_grad,
                     gradient=tensor.grad if tensor.is_leaf else None,
                     hooks=hooks,
@@ -180,6 +181,11 @@ def _sample(tensor: Tensor) -> Tensor | None:
         return None
     step = max(1, numel // SAMPLE)
     return tensor.as_strided((numel // step,), (step,)).clone()
+
+
+def _unrepeated(tensor: Tensor) -> Tensor:
+    """The memory of an expanded tensor, each number once."""
+    return tensor[tuple(0 if stride == 0 else slice(None) for stride in tensor.stride())] if tensor.dim() else tensor
 
 
 def _same_numbers(a: Tensor | None, b: Tensor | None) -> bool:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import nn
 
-from initdiag.errors import RunError, UsageError, printable
+from initdiag.errors import RunError, UsageError, printable, require_type
 from initdiag.subjects.frames import failing_line, first_line
 from initdiag.subjects.history import InitHistory
 from initdiag.subjects.huggingface import is_hf_config, load_hf
@@ -23,6 +24,9 @@ from initdiag.subjects.recorder import build_watched
 from initdiag.subjects.second_init import second_init
 from initdiag.subjects.subject import Declared, Subject
 from initdiag.subjects.tying import tie_of
+
+
+OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as allocators put it
 
 
 def load_module(
@@ -47,6 +51,10 @@ def load_module(
         given = target if isinstance(target, Subject) else Subject(target)
         if given.module is None:
             raise UsageError("Subject: it has no module; expected Subject(module, ...)")
+        require_type("name", given.name, (str,), "a name for reports")
+        require_type("causal", given.causal, (bool, NoneType), "True or False")
+        if given.forward is not None and not callable(given.forward):
+            raise UsageError(f"forward: found {printable(repr(given.forward)[:60])}, expected a function (module, ids)")
         subject = from_module(
             given.module,
             forward=given.forward,
@@ -89,8 +97,12 @@ def _built(build: Callable[[], Any], name: str, seed: int) -> tuple[nn.Module, I
             built = build_watched(_made(build, name))
         except (RunError, UsageError, torch.OutOfMemoryError, MemoryError):
             raise
-        except Exception as error:
-            raise RunError(f"{name}: building it fails: {first_line(error)}; {failing_line(error)}") from error
+        except (Exception, SystemExit) as error:
+            if any(words in str(error).lower() for words in OUT_OF_MEMORY):
+                raise RunError(f"{name} doesn't fit in memory ({first_line(error)}); give it a smaller size") from error
+            where = failing_line(error)
+            said = f"building it fails: {type(error).__name__}: {first_line(error)}"
+            raise RunError(f"{name}: {said}" + (f" at {where}" if where else "")) from error
     return built.module, replace(
         _history(built.module),
         watched=True,
@@ -119,8 +131,9 @@ def _made(build: Callable[[], Any], name: str) -> Callable[[], nn.Module]:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch, numpy (where it is loaded) and random, and put their states back at the end."""
+    """Seed torch, numpy (where it is loaded) and random, and put their states and torch's defaults back at the end."""
     numpy: Any = sys.modules.get("numpy")
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     state, own = torch.get_rng_state(), random.getstate()
     theirs = numpy.random.get_state() if numpy else None
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
@@ -131,6 +144,9 @@ def seeded(seed: int) -> Iterator[None]:
             numpy.random.seed(seed % 2**32)
         yield
     finally:
+        torch.set_default_dtype(dtype)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
         torch.set_rng_state(state)
         random.setstate(own)
         if numpy:

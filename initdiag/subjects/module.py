@@ -102,6 +102,8 @@ def require_supported(module: nn.Module, name: str) -> None:
     if not tensors:
         raise RunError(f"{name} has no parameters, so there is nothing to diagnose")
     for path, tensor in [*tensors, *module.named_buffers()]:
+        if tensor.is_quantized:
+            raise RunError(f"{name}: '{path}' is quantized, and init is not: give the module before quantization")
         if is_lazy(tensor):
             raise RunError(f"{name}: '{path}' is not initialized yet (a lazy module); run one forward first")
         if type(tensor).__name__ == "DTensor":

@@ -6,9 +6,8 @@ Nothing is kept alive, and no values are read but single numbers, so it works on
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -21,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from initdiag.subjects.contents import OTHER_DRAWS, SAME, UNKNOWN, Content, drawn, in_part, root, transformed, truncated
+from initdiag.subjects.operands import as_number, operands, storage_key, tensors, tensors_read, whole
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
 _CONSTRUCTORS = _TORCH + "nn/modules/"
@@ -45,7 +45,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         # A storage is known by its address; the weak reference keeps the address, not the memory, from being reused.
         self._contents: dict[int, tuple[StorageWeakRef, Content]] = {}
-        self._untouchable = {key for tensor in untouchable if (key := _key(tensor)) is not None}
+        self._untouchable = {key for tensor in untouchable if (key := storage_key(tensor)) is not None}
         self._questions = _MetaQuestions(self)
         for tensor, content in known:
             self._set(tensor, content)
@@ -66,7 +66,7 @@ class Recorder(TorchDispatchMode):
 
     def content(self, tensor: Tensor) -> Content | None:
         """Return what a tensor holds; None where its storage was not made under these eyes."""
-        found = self._contents.get(_key(tensor) or 0)
+        found = self._contents.get(storage_key(tensor) or 0)
         return None if found is None else found[1]
 
     def wrote(self, tensor: Tensor, content: Content, frame: FrameType | None) -> None:
@@ -75,7 +75,7 @@ class Recorder(TorchDispatchMode):
         self._set(tensor, _by(author, cut or content, self.content(tensor)))
 
     def _set(self, tensor: Tensor, content: Content) -> None:
-        key = _key(tensor)
+        key = storage_key(tensor)
         if key is not None:
             known = self._contents.get(key)
             self._contents[key] = (StorageWeakRef(tensor.untyped_storage()) if known is None else known[0], content)
@@ -89,16 +89,18 @@ class Recorder(TorchDispatchMode):
             tensor
             for argument in schema.arguments
             if argument.alias_info is not None and argument.alias_info.is_write
-            for tensor in _tensors(given[argument.name])
+            for tensor in tensors(given[argument.name])
         ]
-        if any(_key(tensor) in self._untouchable for tensor in targets):
+        if any(storage_key(tensor) in self._untouchable for tensor in targets):
             raise PermissionError(f"{schema.name} writes to a tensor that is not to be written to")
         operation = root(schema.name)
         # Before the call: an in-place operation changes what its operands hold.
-        operand, number = _operands(operation, given)
-        inputs = list(_tensors(list(given.values())))
-        fresh = any(content.fresh for content in map(self.content, _read(inputs, schema, given)) if content is not None)
-        keys = {_key(tensor) for tensor in inputs}
+        operand, number = operands(operation, given)
+        inputs = list(tensors(list(given.values())))
+        fresh = any(
+            content.fresh for content in map(self.content, tensors_read(inputs, schema, given)) if content is not None
+        )
+        keys = {storage_key(tensor) for tensor in inputs}
         # Without memory there is nothing to compute, and torch imports torch._dynamo (4 s) to compute it.
         idle = operation in _IDLE and schema.name.endswith("_") and args[0].is_meta
         result = args[0] if idle else func(*args, **kwargs)
@@ -106,12 +108,12 @@ class Recorder(TorchDispatchMode):
             for tensor in targets:
                 self._write(tensor, operation, given, number, fresh)
         elif operation == "lift_fresh":  # torch.tensor(…): made by Python, seen first here
-            value = _number(result)
+            value = as_number(result)
             self.wrote(result, UNKNOWN if value is None else Content("constant", value), sys._getframe(1))
         else:
-            new = [tensor for tensor in _tensors(result) if _key(tensor) not in keys]
+            new = [tensor for tensor in tensors(result) if storage_key(tensor) not in keys]
             if new:
-                content = drawn(operation, given, _number(given.get("fill_value")))
+                content = drawn(operation, given, as_number(given.get("fill_value")))
                 content = content or self._made(operation, operand, number, given, fresh)
                 for tensor in new:
                     if operation in SAME:
@@ -127,7 +129,7 @@ class Recorder(TorchDispatchMode):
         source = None if operand is None else self.content(operand)
         if operand is None or source is None:
             return replace(UNKNOWN, fresh=fresh)
-        if not _whole(operand) and (source.pieces or source.zeroed or source.base == "itself"):
+        if not whole(operand) and (source.pieces or source.zeroed or source.base == "itself"):
             source = replace(source, base="unknown", zeroed=0.0, pieces=0)
         made = transformed(operation, source, number, given)
         return replace(made, fresh=fresh, base="unknown" if made.base == "nothing" else made.base)
@@ -145,7 +147,7 @@ class Recorder(TorchDispatchMode):
         if operation in ("resize", "set"):
             return
         frame = sys._getframe(2)
-        if _whole(tensor):
+        if whole(tensor):
             if new is None:
                 new = replace(transformed(operation, before, number, given), fresh=fresh)
                 new = replace(new, base="unknown") if new.base == "nothing" else new
@@ -161,7 +163,7 @@ class Recorder(TorchDispatchMode):
     def _copied(self, source: Tensor, target: Tensor) -> Content:
         """Return what copy_ leaves."""
         if source.numel() == 1 and target.numel() > 1:
-            value = _number(source)
+            value = as_number(source)
             return UNKNOWN if value is None else Content("constant", value)
         content = self.content(source)
         if source.numel() != target.numel() or content is None:
@@ -181,7 +183,7 @@ class _MetaQuestions(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if result is True and func == torch.Tensor.is_meta.__get__:  # type: ignore[attr-defined]
             frame = sys._getframe(1)
-            if frame.f_code.co_filename == _INIT and _whole(args[0]):
+            if frame.f_code.co_filename == _INIT and whole(args[0]):
                 self._recorder.wrote(args[0], UNKNOWN, frame)
         return result
 
@@ -198,7 +200,7 @@ def _author(frame: FrameType | None, tensor: Tensor) -> tuple[str, Content | Non
         path, name = frame.f_code.co_filename, frame.f_code.co_name
         if path == _INIT and name == "_no_grad_trunc_normal_":
             values = frame.f_locals
-            if _key(values["tensor"]) == _key(tensor):
+            if storage_key(values["tensor"]) == storage_key(tensor):
                 cut = truncated(*(float(values[key]) for key in ("mean", "std", "a", "b")))
         elif path.startswith(_CONSTRUCTORS) and name == "__init__":
             return "torch", cut
@@ -212,50 +214,3 @@ def _by(author: str, content: Content, before: Content | None) -> Content:
     """Sign a content; the user's code rewrites where constructors of torch.nn had drawn something before."""
     over = before is not None and (before.rewritten or (before.author == "torch" and before.base != "nothing"))
     return replace(content, author=author, rewritten=over and author == "user")
-
-
-def _operands(operation: str, given: Mapping[str, Any]) -> tuple[Tensor | None, float | None]:
-    """Split the arguments into the tensor that is worked on, and the number that it is combined with."""
-    tensor = given.get("self")
-    other = next((given[key] for key in ("other", "value", "fill_value") if given.get(key) is not None), None)
-    if not isinstance(tensor, Tensor):
-        return None, _number(other)
-    if operation in ("mul", "add") and isinstance(other, Tensor) and tensor.numel() == 1 < other.numel():
-        return other, _number(tensor)
-    return tensor, _number(other)
-
-
-def _number(value: Any) -> float | None:
-    """Return a number, or the one number that a tensor holds; None for everything else."""
-    if isinstance(value, Tensor):
-        if value.numel() != 1 or value.is_meta or value.is_complex():
-            return None
-        value = value.detach().item()
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-
-
-def _read(inputs: list[Tensor], schema: Any, given: Mapping[str, Any]) -> list[Tensor]:
-    """Return the inputs without those given as out=: written, not read."""
-    outs = [tensor for argument in schema.arguments if argument.is_out for tensor in _tensors(given[argument.name])]
-    return [tensor for tensor in inputs if not any(tensor is out for out in outs)]
-
-
-def _key(tensor: Tensor) -> int | None:
-    """Return the address of a tensor's storage; None for tensors that have none (sparse, wrapped, sharded)."""
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):
-        return None
-
-
-def _whole(tensor: Tensor) -> bool:
-    """Whether a tensor covers all of its storage."""
-    return _key(tensor) is None or tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()

@@ -1,0 +1,57 @@
+"""What the operations of torch are given and return: tensors, the storages that these lie in, and single numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+
+def operands(operation: str, given: Mapping[str, Any]) -> tuple[Tensor | None, float | None]:
+    """Split the arguments into the tensor that is worked on, and the number that it is combined with."""
+    tensor = given.get("self")
+    other = next((given[key] for key in ("other", "value", "fill_value") if given.get(key) is not None), None)
+    if not isinstance(tensor, Tensor):
+        return None, as_number(other)
+    if operation in ("mul", "add") and isinstance(other, Tensor) and tensor.numel() == 1 < other.numel():
+        return other, as_number(tensor)
+    return tensor, as_number(other)
+
+
+def as_number(value: Any) -> float | None:
+    """Return a number, or the one number that a tensor holds; None for everything else."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or value.is_meta or value.is_complex():
+            return None
+        value = value.detach().item()
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of an argument, those of nested lists too."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors(item)
+
+
+def tensors_read(inputs: list[Tensor], schema: Any, given: Mapping[str, Any]) -> list[Tensor]:
+    """Return the inputs without those given as out=: written, not read."""
+    outs = [tensor for argument in schema.arguments if argument.is_out for tensor in tensors(given[argument.name])]
+    return [tensor for tensor in inputs if not any(tensor is out for out in outs)]
+
+
+def storage_key(tensor: Tensor) -> int | None:
+    """Return the address of a tensor's storage; None for tensors that have none (sparse, wrapped, sharded)."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def whole(tensor: Tensor) -> bool:
+    """Whether a tensor covers all of its storage."""
+    return storage_key(tensor) is None or tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
