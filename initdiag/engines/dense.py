@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -18,11 +17,14 @@ from initdiag.errors import PlanError, RunError, UsageError
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
 from initdiag.subjects.guard import unchanged
+from initdiag.subjects.memory import require_room
 from initdiag.tokens import TokenBatch
 
 Seen = TypeVar("Seen")
 AS_THEY_ARE = Settings()
-COPIED = 2**30  # bytes of weights of the caller's own that are copied, so that a forward that writes into them does no harm
+COPIED = (
+    2**30
+)  # bytes of weights of the caller's own that are copied, so that a forward that writes into them does no harm
 OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as allocators put it
 
 
@@ -137,12 +139,8 @@ def _allocate(subject: Subject, settings: Settings) -> nn.Module:
     device, dtype = torch.device(device_named(settings.device)), getattr(torch, settings.dtype)
     planned = {entry.parameter.name: entry.parameter for entry in subject.plan.entries}
     needed = sum(parameter.numel for parameter in planned.values()) * dtype.itemsize
-    available = _available(device)
-    if available is not None and needed > available:
-        raise RunError(
-            f"the weights of {subject.name} need {needed / 2**30:.1f} GiB as {settings.dtype}; {device.type} has "
-            f"{available / 2**30:.1f} GiB available. Use a smaller n_layers or d_model, or --dtype bfloat16"
-        )
+    instead = "Use a smaller n_layers or d_model, or --dtype bfloat16"
+    require_room(subject.name, needed, settings.dtype, device.type, instead)
     assert subject.build is not None
     with torch.device("meta"):
         module = subject.build()
@@ -176,18 +174,6 @@ def device_named(name: str) -> str:
         found = ", ".join(device for device, available in there.items() if available)
         raise RunError(f"--device {name}: not available here; this PyTorch sees {found}")
     return name
-
-
-def _available(device: torch.device) -> int | None:
-    """Return the free memory of a device in bytes, where the system tells."""
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    meminfo = Path("/proc/meminfo")
-    if device.type == "cpu" and meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 def _out_of_memory(subject: Subject, detail: str) -> str:

@@ -74,9 +74,18 @@ def _candidates(module: nn.Module, roles: Mapping[str, Role]) -> dict[str, Tenso
 def _judged(parameter: nn.Parameter, role: Role | None) -> bool:
     if parameter.numel() <= FEWEST or not parameter.is_floating_point() or parameter.device.type == "meta":
         return False
+    if role is Role.POSITION_EMBEDDING and _sinusoidal(parameter.detach()):
+        return False
     if role in CONSTANTS or (role not in DRAWN and (parameter.dim() < 2 or not parameter.requires_grad)):
         return False
     return _by_chance(parameter.detach())
+
+
+def _sinusoidal(table: Tensor) -> bool:
+    """Whether all rows of a position table, but for padding rows of zeros, are equally long: sines with cosines."""
+    norms = torch.linalg.vector_norm(table.float(), dim=-1)
+    norms = norms[norms > 0]
+    return norms.numel() > 1 and float(norms.std()) < 1e-3 * float(norms.mean())
 
 
 def _by_chance(tensor: Tensor) -> bool:

@@ -87,7 +87,8 @@ def backward(loss: Tensor, module: nn.Module) -> GradientMeasure:
     Every `.grad` stays the object that it was. A parameter that the loss does not depend on is in `zero` and has no
     entry in `norms`; a tied one is there once, with the gradient of all its uses.
     """
-    trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    named = module.named_parameters()
+    trainable = {name: parameter for name, parameter in named if parameter.requires_grad and parameter.numel()}
     found: dict[str, float] = {}
     if trainable and loss.requires_grad:
         run = _accumulated if _runs_python(loss) else _captured

@@ -45,7 +45,7 @@ def explain_loss(
         near = [
             (abs(value - predicted), shift, reduction)
             for predicted, shift, reduction in candidates
-            if abs(value - predicted) <= tolerance * abs(predicted)
+            if abs(value - predicted) <= tolerance * max(1.0, abs(predicted))  # log-sum-exps round by themselves
         ]
         if near:
             usual = any((shift, reduction) == (1, "mean") for _, shift, reduction in near)

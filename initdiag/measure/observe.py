@@ -22,7 +22,7 @@ from initdiag.measure.weights import measure_buffers, measure_parameters
 from initdiag.measure.wiring import wiring_of
 from initdiag.schemes import AsFound, InitPlan, Parameter, PlannedParameter, Role
 from initdiag.subjects import UNPLANNED, Subject
-from initdiag.subjects.calling import Outcome, call
+from initdiag.subjects.calling import Outcome, call, raise_explained
 from initdiag.tokens import TokenBatch
 from initdiag.trace import Tracer
 
@@ -112,7 +112,7 @@ def _traced(subject: Subject, module: nn.Module, inputs: Tensor, targets: Tensor
 def _trace(
     subject: Subject, module: nn.Module, inputs: Tensor, targets: Tensor, backward: bool, starts: tuple[str, ...] = ()
 ) -> Traced:
-    watch = Watch(BranchGradients() if backward else None)
+    watch = Watch((inputs.shape[0], inputs.shape[1]), BranchGradients() if backward else None)
     tracer = Tracer(module, inputs, callbacks=watch.callbacks, starts=starts)
     outcome: Outcome | None = None
     states: Tensor | None = None
@@ -195,7 +195,10 @@ def _gradients(subject: Subject, module: nn.Module, traced: Traced, inputs: Tens
             assert traced.states is not None and subject.logits is not None
             logits = subject.logits(module, traced.states, slice(0, subject.vocab_size))
             loss = mean_cross_entropy(logits, targets)
-        seen = backward(loss, module)
+        try:
+            seen = backward(loss, module)
+        except Exception as error:
+            raise_explained(subject, module, error, inputs, "backward of its loss")
         if not seen.zero:
             return seen
         revival = dead_parameters(module, loss_of, seen.zero, STEPS)

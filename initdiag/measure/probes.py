@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from initdiag.measure.lens_values import ProbeMeasure
-from initdiag.measure.statistics import widened
+from initdiag.measure.statistics import as_sequences, widened
 from initdiag.trace import Addition, Tracer
 
 LONGEST = 16  # tokens: enough for an order to matter, and a fraction of a forward over the batch
@@ -53,8 +53,9 @@ def probe(
     heard: list[Tensor] = []
 
     def listen(addition: Addition) -> None:
-        if addition.kind == "attention" and not heard and addition.branch.shape[:2] == rows.shape:
-            heard.append(widened(addition.branch[:, -1]).clone())
+        branch = as_sequences(addition.branch, (rows.shape[0], rows.shape[1]))
+        if addition.kind == "attention" and not heard and branch.shape[:2] == rows.shape:
+            heard.append(widened(branch[:, -1]).clone())
 
     with awake(module), Tracer(module, rows, listen, lambda _: None, starts=starts):
         logits = forward(rows)

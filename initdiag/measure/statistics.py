@@ -61,3 +61,13 @@ def _square_sum(block: Tensor) -> float:
 def variance(x: Tensor) -> float:
     """Return the population variance over all entries."""
     return moments(x)[1]
+
+
+def as_sequences(stream: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return a stream as (B, T, d) where it is (T, B, d) or (B·T, d); `shape` is (B, T). Others stay as they are."""
+    batch, length = shape
+    if stream.dim() == 3 and stream.shape[:2] == (length, batch) and batch != length:
+        return stream.transpose(0, 1)
+    if stream.dim() == 2 and stream.shape[0] == batch * length:
+        return stream.view(batch, length, -1) if stream.is_contiguous() else stream.reshape(batch, length, -1)
+    return stream

@@ -13,7 +13,7 @@ from torch import Tensor
 from initdiag.measure.attention import largest_logit, sharpness
 from initdiag.measure.gradients import BranchGradients
 from initdiag.measure.lens_values import HeadroomMeasure, RouterMeasure
-from initdiag.measure.statistics import moments, variance, widened
+from initdiag.measure.statistics import as_sequences, moments, variance, widened
 from initdiag.measure.values import AttentionMeasure, Branch, Read
 from initdiag.schemes.roles import layer_of
 from initdiag.trace import Addition, Attention, Callbacks, Reading, Routing
@@ -23,8 +23,9 @@ NOTHING_YET = HeadroomMeasure(0.0, "")
 
 @dataclass
 class Watch:
-    """Numbers of one forward; `gradients` is there when a backward will follow."""
+    """Numbers of one forward on ids of `shape` (B, T); `gradients` is there when a backward will follow."""
 
+    shape: tuple[int, int] = (0, 0)
     gradients: BranchGradients | None = None
     branches: list[Branch] = field(default_factory=list)
     reads: dict[int, Read] = field(default_factory=dict)
@@ -60,10 +61,10 @@ class Watch:
         stream, before = self._streams.index(addition.stream), variance(addition.before)
         first = addition.stream not in self._after
         if first and not self.branches:
-            self.embedding_variance = before
+            self.embedding_variance = before / addition.keep**2 if addition.keep else before
         earlier = self._after.get(addition.stream, math.nan)
         if addition.part == 0:
-            after, share = variance(addition.after), token_share(addition.after)
+            after, share = variance(addition.after), token_share(as_sequences(addition.after, self.shape))
             residue = _residue(addition)
             self._rest = widened(addition.whole).clone() if addition.parts > 1 else None
             self._largest(addition.after, name)
@@ -86,7 +87,7 @@ class Watch:
                 carried="first" if first else addition.carried if addition.part == 0 else "same",
                 carried_by=addition.carried_by if addition.part == 0 else None,
                 joined=addition.parts,
-                keep=math.sqrt(before / earlier) if addition.carried == "scaled" and earlier > 0 else 1.0,
+                keep=_keep(addition, before, earlier),
                 residue=residue,
                 token_share=share,
                 reads=tuple(self.reads[at] for at in sorted(addition.reads) if at in self.reads),
@@ -132,10 +133,9 @@ class Watch:
                 routing.router, routing.experts, total, float(counts.max()) / total, float(counts.min()) / total
             )
 
-    def product(self, weight: str, taken: Tensor | None, output: Tensor) -> None:
+    def product(self, weight: str, taken: Tensor, output: Tensor) -> None:
         """Look for the largest activation, before a product and after it: a squared ReLU is largest in between."""
-        if taken is not None:
-            self._largest(taken, f"what {_module_of(weight) or weight} reads")
+        self._largest(taken, f"what {_module_of(weight) or weight} reads")
         self._largest(output, _module_of(weight) or weight)
 
     def _largest(self, tensor: Tensor, where: str) -> None:
@@ -166,6 +166,13 @@ def token_share(stream: Tensor) -> float:
     wide, sequences, total = widened(stream), stream.shape[0], variance(stream)
     mean, spread, _ = moments(wide - wide.mean(0, keepdim=True))
     return (spread + mean * mean) * sequences / (sequences - 1) / total if total else math.nan
+
+
+def _keep(addition: Addition, before: float, earlier: float) -> float:
+    """The factor on the stream since the addition before; of the first, that of the addition itself."""
+    if addition.carried != "scaled" and addition.keep == 1:
+        return 1.0
+    return math.sqrt(before / earlier) if earlier > 0 else addition.keep
 
 
 def _residue(addition: Addition) -> float:

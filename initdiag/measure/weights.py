@@ -17,7 +17,7 @@ HASHED = 2**16  # bytes of a tensor that its digest reads: blake2b takes half a 
 
 SIDE = 256  # of the sample that the stable rank is taken of: its Gram matrix costs a millisecond at most
 SMALLEST_SIDE = 8  # of a matrix that has a stable rank: below, one large entry by chance looks like rank 1
-POWERS = 40  # steps of power iteration; a matrix that is nearly of rank 1 needs two or three
+POWERS = 150  # steps of power iteration; a matrix that is nearly of rank 1 needs two or three
 
 SAMPLED = 32  # blocks, evenly spaced, whose fourth powers are summed: a million entries know a kurtosis to 0.005
 FOURTHS_FIT = 1e-8  # float32 holds x⁴ for a std from this to its inverse

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from initdiag.measure import Copy
-from initdiag.rules.rule import Evidence, Rule, Trouble
+from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
 
 SHOWN = 3  # pairs that a message lists
 
@@ -53,7 +53,7 @@ def _equation(copy: Copy) -> str:
 
 def _code(copy: Copy) -> str:
     whole = copy.second.partition("[")[0] if copy.kind == "rows" else copy.second
-    return f"nn.init.normal_(model.{whole}, std=…)"
+    return f"nn.init.normal_({as_python(whole)}, std=…)"
 
 
 COPIES = Rule(

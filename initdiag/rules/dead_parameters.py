@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from initdiag.measure import GradientMeasure
 from initdiag.rules.finding import Severity
 from initdiag.rules.gradients import few, trainable, underflows
-from initdiag.rules.rule import Evidence, Rule, Trouble
+from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
 from initdiag.schemes import Role
 
 
@@ -29,7 +29,7 @@ def _dead(evidence: Evidence) -> Iterator[Trouble]:
             f"the loss does not depend on {len(unused)} of {trainable(gradients)} parameters: {few(unused)}; "
             "expected each to be used in the forward",
             unused[0],
-            f"use {_owner(unused[0])} in the forward, drop it, or freeze it: `model.{unused[0]}.requires_grad_(False)` "
+            f"use {_owner(unused[0])} in the forward, drop it, or freeze it: `{as_python(unused[0])}.requires_grad_(False)` "
             "(distributed training waits for its gradient for ever)",
             "model",
             Severity.WARNING,
@@ -68,11 +68,11 @@ def _dead_trouble(evidence: Evidence, dead: Sequence[str], gradients: GradientMe
         partner = next(name for name in [*gains, *matrices[1:]] if name != matrices[0])
         cure = (
             f"zeros multiply each other, {few([matrices[0], partner])}; keep one of them at most: "
-            f"`nn.init.normal_(model.{matrices[0]}, std={std:g})`"
-            + (f" or `nn.init.ones_(model.{partner})`" if partner in gains else "")
+            f"`nn.init.normal_({as_python(matrices[0])}, std={std:g})`"
+            + (f" or `nn.init.ones_({as_python(partner)})`" if partner in gains else "")
         )
     elif zeros:
-        cure = f"draw it: `nn.init.normal_(model.{zeros[0]}, std={std:g})`"
+        cure = f"draw it: `nn.init.normal_({as_python(zeros[0])}, std={std:g})`"
     else:
         cure = (
             f"the gradient ends on its way to {dead[0]}: look there for multiplication by a constant zero, argmax or "

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from initdiag.measure import ParameterMeasure
 from initdiag.rules.finding import Severity
-from initdiag.rules.rule import Evidence, Rule, Trouble
+from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
 from initdiag.schemes import Constant
 
 NAMED = 3  # names spelled out in a message; the rest is counted
@@ -30,7 +30,7 @@ def _unwritten(evidence: Evidence) -> Iterator[Trouble]:
             f"{_listed(buffers)}: memory that init never wrote; expected every buffer to hold its values",
             buffers[0],
             f"to_empty() and torch.empty bring no values: move the lines that compute it from __init__ into a method "
-            f"that your init function calls again after to_empty(), and end it with model.{buffers[0]}.copy_(values)",
+            f"that your init function calls again after to_empty(), and end it with {as_python(buffers[0])}.copy_(values)",
             "init.scheme",
         )
 
@@ -47,7 +47,7 @@ def _rescaled(evidence: Evidence) -> Iterator[Trouble]:
             f"init multiplies what is there by {factor:.4g}; expected the same draw however often it is called",
             name,
             f"draw with the final std in one step, instead of scaling what an earlier line drew: "
-            f"nn.init.normal_(model.{name}, {std})",
+            f"nn.init.normal_({as_python(name)}, {std})",
             "init.scheme",
         )
 
@@ -111,10 +111,10 @@ def _draw(evidence: Evidence, name: str) -> str:
     """Return the line of code that writes a parameter."""
     planned = evidence.subject.plan.by_name.get(name)
     if planned is not None and isinstance(planned.distribution, Constant):
-        return f"nn.init.constant_(model.{name}, {planned.distribution})"
+        return f"nn.init.constant_({as_python(name)}, {planned.distribution})"
     if len(_parameters(evidence)[name].shape) < 2:
-        return f"nn.init.zeros_(model.{name}) for a bias, nn.init.ones_ for a gain"
-    return f"nn.init.normal_(model.{name}, std={_usual_std(evidence):.4g})"
+        return f"nn.init.zeros_({as_python(name)}) for a bias, nn.init.ones_ for a gain"
+    return f"nn.init.normal_({as_python(name)}, std={_usual_std(evidence):.4g})"
 
 
 def _usual_std(evidence: Evidence) -> float:

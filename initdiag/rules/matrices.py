@@ -7,7 +7,7 @@ and tensors of no known role (relative-bias tables, SSM parameters, LayerScale) 
 from __future__ import annotations
 
 from initdiag.measure import ParameterMeasure
-from initdiag.rules.rule import Evidence
+from initdiag.rules.rule import Evidence, as_python
 from initdiag.schemes import PlannedParameter, Role
 from initdiag.schemes.roles import EMBEDDINGS, LINEAR_WEIGHTS
 
@@ -34,7 +34,7 @@ def matrices(evidence: Evidence) -> list[Pair]:
 
 def code(name: str, std: float | None) -> str:
     """Return the line of an init function that draws a parameter; at 1/√fan_in where no std is declared."""
-    return f"nn.init.normal_(model.{name}, std={'fan_in ** -0.5' if std is None else f'{std:.3g}'})"
+    return f"nn.init.normal_({as_python(name)}, std={'fan_in ** -0.5' if std is None else f'{std:.3g}'})"
 
 
 def more(count: int, what: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from initdiag.measure import Read
 from initdiag.rules.finding import Severity
-from initdiag.rules.rule import Evidence, Rule, Trouble
+from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
 
 LOWEST, HIGHEST = 0.7, 1.4  # of the RMS of a norm's output: a gain of 1 gives 1, half or double is no accident
 CLOSE = 0.1  # relative: what an RMS is compared with is known to a sampling error far below it
@@ -31,7 +31,7 @@ def _gains(evidence: Evidence) -> Iterator[Trouble]:
             f"the norm with gain {first.gain} gives a root mean square of {first.rms:.3g}; expected 1: it computes "
             f"(1 + gain), and its gain starts at 1{more}",
             first.gain or first.reader,
-            f"nn.init.zeros_(model.{first.gain}), as (1 + gain) norms have it; or multiply by the gain alone",
+            f"nn.init.zeros_({as_python(first.gain)}), as (1 + gain) norms have it; or multiply by the gain alone",
             "model",
         )
     if small:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from initdiag.measure import ParameterMeasure
 from initdiag.rules.matrices import CLOSE, MAJORITY, SIGMAS, code, matrices, more
-from initdiag.rules.rule import Evidence, Rule, Trouble
+from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
 from initdiag.schemes import Role
 
 FEWEST_LAYERS = 4
@@ -36,7 +36,7 @@ def _odd_layer(evidence: Evidence) -> Iterator[Trouble]:
             f"the other {count - len(odd)} of {count} layers{more(len(cases) - 1, 'matrices of the same layers')}",
             measured.name,
             "a refactor dropped, doubled or overwrote its init; check that your init function treats all layers "
-            "alike: " + (code(measured.name, usual) if usual else f"nn.init.zeros_(model.{measured.name})"),
+            "alike: " + (code(measured.name, usual) if usual else f"nn.init.zeros_({as_python(measured.name)})"),
             "init.scheme",
         )
 

@@ -20,7 +20,7 @@ def _collapse(evidence: Evidence) -> Iterator[Trouble]:
     alike: list[tuple[float, RouterMeasure]] = []
     for router in evidence.measured.routers:
         tokens, chosen = _tokens(evidence, router)
-        load, filled = router.max_share * chosen, _filled_alike(evidence, router)
+        load, filled = min(1.0, router.max_share * chosen), _filled_alike(evidence, router)
         if tokens < FEWEST_TOKENS or not load >= ALL:
             continue
         table = filled == router.name and _has_experts(evidence)  # it doesn't say how many experts there are

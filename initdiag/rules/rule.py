@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -70,3 +71,8 @@ class Rule:
             )
             for trouble in self.check(evidence)
         )
+
+
+def as_python(name: str) -> str:
+    """Write a parameter as code: blocks.1.mlp.up.weight is model.blocks[1].mlp.up.weight."""
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", f"model.{name}")

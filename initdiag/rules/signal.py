@@ -84,7 +84,10 @@ def _machinery(evidence: Evidence) -> str | None:
     for found in evidence.measured.roles:
         if found.role is Role.POSITION_EMBEDDING:
             return found.name
-    for parameter in (*evidence.measured.parameters, *evidence.measured.buffers):
+    blank_first = sorted(
+        (*evidence.measured.parameters, *evidence.measured.buffers), key=lambda parameter: parameter.max_abs != 0
+    )
+    for parameter in blank_first:
         if POSITION_NAME.search(parameter.name) and not parameter.dtype.startswith(("int", "uint", "bool")):
             return parameter.name
     shape = evidence.subject.architecture
@@ -113,8 +116,8 @@ def _positions_lost(evidence: Evidence) -> Iterator[Trouble]:
             "inv_freq = 1 / theta ** (torch.arange(0, head_dim, 2) / head_dim), computed on the real device, and turn "
             "q and k; a table is added to the tokens",
             "model.position",
-            # in half precision a small effect may be lost in rounding, and come back when training makes it larger
-            Severity.ERROR if blank or epsilon <= EPSILON["float32"] else Severity.WARNING,
+            # what isn't blank may be used by later layers alone (hybrids of NoPE and rotary), or be lost in rounding
+            Severity.ERROR if blank else Severity.WARNING,
         )
     elif shape is None and not probe.causal:
         yield Trouble(

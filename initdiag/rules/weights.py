@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from initdiag.measure import ParameterMeasure
-from initdiag.rules.rule import Evidence, Rule, Trouble
+from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
 from initdiag.schemes import AsFound, Constant, PlannedParameter
 
 SIGMAS = 5.0  # two-sided false-alarm rate 6e-7 for each parameter
@@ -63,7 +63,7 @@ def _found(measured: ParameterMeasure, planned: PlannedParameter) -> str:
 
 def _code(planned: PlannedParameter) -> str:
     distribution = planned.distribution
-    name = f"model.{planned.parameter.name}"
+    name = f"{as_python(planned.parameter.name)}"
     if isinstance(distribution, Constant):
         return f"nn.init.constant_({name}, {distribution})"
     return f"nn.init.normal_({name}, std={distribution.std:.4g})"

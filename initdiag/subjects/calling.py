@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,14 @@ def call(
         logits, loss = read_outputs(subject, module, result, ids, planned.shown)
         return Outcome(logits, loss)
     planned = plan_call(subject, module, ids, targets, source)
-    result = _run(subject, module, planned, ids, module)
+    try:
+        result = _run(subject, module, planned, ids, module)
+    except RunError:
+        if not planned.argument:
+            raise
+        # its own loss may be what fails: the logits are worth having without it, and fail by themselves where they do
+        planned = plan_call(subject, module, ids, None, source)
+        result = _run(subject, module, planned, ids, module)
     logits, loss = read_outputs(subject, module, result, ids, planned.shown, loss_alone=bool(planned.argument))
     if logits is None:
         again = plan_call(subject, module, ids, None, source)
@@ -142,12 +149,16 @@ def _run(subject: Subject, module: nn.Module, planned: Call, ids: Tensor, functi
     try:
         with _silence(module):
             return function(*planned.positional, **planned.keywords)
-    except (InitdiagError, torch.OutOfMemoryError, MemoryError):
-        raise
     except (Exception, SystemExit) as error:  # a forward that exits must not end the program as if all were well
-        if any(words in str(error).lower() for words in _OUT_OF_MEMORY) or is_ours(error):
-            raise
-        raise RunError(explain(subject, module, error, ids, planned.shown)) from error
+        raise_explained(subject, module, error, ids, planned.shown)
+
+
+def raise_explained(subject: Subject, module: nn.Module, error: BaseException, ids: Tensor, shown: str) -> NoReturn:
+    """Raise what went wrong in the user's code as a RunError; out of memory, and our own errors, as they are."""
+    memory = any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+    if isinstance(error, InitdiagError | torch.OutOfMemoryError | MemoryError) or memory or is_ours(error):
+        raise error
+    raise RunError(explain(subject, module, error, ids, shown)) from error
 
 
 def _silence(module: nn.Module) -> AbstractContextManager[None]:

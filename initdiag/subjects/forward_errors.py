@@ -15,13 +15,14 @@ _LENGTH = re.compile(r"length|block|context|sequence|position|seq", re.IGNORECAS
 _SIZES = re.compile(r"size of tensor a \((\d+)\) must match the size of tensor b \((\d+)\)")
 
 
-def explain(subject: Subject, module: nn.Module, error: Exception, ids: Tensor, shown: str) -> str:
+def explain(subject: Subject, module: nn.Module, error: BaseException, ids: Tensor, shown: str) -> str:
     """Return the sentences for an exception that a module raised in its own forward."""
     where = failing_line(error)
     at = f" at {where}" if where else ""
     hint = _hint(subject, module, error, ids)
     return (
-        f"{subject.name} fails in its own forward: {first_line(error)}{at}. initdiag called {shown} with ids of "
+        f"{subject.name} fails in its own {'backward' if shown.startswith('backward') else 'forward'}: "
+        f"{first_line(error)}{at}. initdiag called {shown} with ids of "
         f"{_called(ids)}{hint and f'. {hint}'}"
     )
 
@@ -37,7 +38,7 @@ def _called(ids: Tensor) -> str:
         return f"{kind}, shape {tuple(ids.shape)}"
 
 
-def _hint(subject: Subject, module: nn.Module, error: Exception, ids: Tensor) -> str:
+def _hint(subject: Subject, module: nn.Module, error: BaseException, ids: Tensor) -> str:
     text, length = str(error), ids.shape[-1]
     if isinstance(error, IndexError) or "device-side assert" in text or "out of range" in text:
         told = _table_too_small(module, ids)
@@ -80,7 +81,7 @@ def _table_too_small(module: nn.Module, ids: Tensor) -> str:
     return ""
 
 
-def _limit(subject: Subject, error: Exception, length: int) -> int:
+def _limit(subject: Subject, error: BaseException, length: int) -> int:
     """The number of tokens that a model can take at most, where its error is about that; else 0."""
     text = str(error)
     sizes = _SIZES.search(text)

@@ -16,6 +16,7 @@ from initdiag.errors import RunError, UsageError, as_typed, printable
 from initdiag.subjects.config_fields import config_from, place
 from initdiag.subjects.declared import declared_by, read, text_part
 from initdiag.subjects.frames import failing_line, first_line
+from initdiag.subjects.memory import require_room
 from initdiag.subjects.quiet import import_transformers, quiet
 from initdiag.subjects.subject import Declared
 
@@ -24,6 +25,7 @@ _LISTS = {  # how a class is called by transformers' own tables
     "AutoModelForMaskedLM": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
     "AutoModelForSeq2SeqLM": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
 }
+LARGE = 10**9  # parameters, from which the memory is looked at before it is taken
 _EXPECTED = "a causal, masked or sequence-to-sequence language model, such as gpt2, bert or t5"
 _DROPPED = ("quantization_config", "attn_implementation", "_attn_implementation", "experts_implementation")
 
@@ -72,6 +74,10 @@ def load_hf(
         )
     _need_transformers(shown)
     remote = bool(named)
+    if remote and file.name != "config.json":
+        raise UsageError(
+            f"{shown}: transformers looks for a model's own code beside a file that is called config.json; rename it"
+        )
     for key in _DROPPED:
         raw.pop(key, None)
     config = _remote_config(file, kwargs or {}) if remote else config_from(raw, dict(kwargs or {}), shown, text)
@@ -93,8 +99,15 @@ def load_hf(
             with quiet():
                 options = {"trust_remote_code": True} if remote else {}
                 factory = getattr(transformers, auto).from_config if cls is None else cls._from_config
+                if _is_large(config):
+                    with torch.device("meta"):
+                        empty = factory(copy.deepcopy(config), **options if cls is None else {})
+                    needed = sum(parameter.numel() for parameter in empty.parameters())
+                    dtype = torch.get_default_dtype()
+                    instead = "Use fewer layers, as with --kwargs '{\"num_hidden_layers\": 2}'"
+                    require_room(name, needed * dtype.itemsize, str(dtype).removeprefix("torch."), "cpu", instead)
                 return factory(copy.deepcopy(config), dtype=torch.get_default_dtype(), **options if cls is None else {})
-        except (torch.OutOfMemoryError, MemoryError):
+        except (RunError, torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:
             if "memory" in str(error) and isinstance(error, RuntimeError):
@@ -103,6 +116,16 @@ def load_hf(
             raise RunError(f"{shown}: {title} can't be built from it: {first_line(error)} ({where})") from error
 
     return name, size, declared, build
+
+
+def _is_large(config: Any) -> bool:
+    """Whether a model may have a billion parameters or more, by its table and the blocks of its widths."""
+    part = text_part(config)
+    width = read(part, "hidden_size", "n_embd", "d_model", kinds=int) or 0
+    layers = read(part, "num_hidden_layers", "n_layer", "num_layers", kinds=int) or 1
+    experts = read(part, "num_local_experts", "n_routed_experts", "num_experts", kinds=int) or 1
+    size = read(part, "vocab_size", kinds=int) or 0
+    return width * (size + 12 * layers * experts * width) > LARGE
 
 
 def _file(path: Path) -> Path:

@@ -25,7 +25,6 @@ from initdiag.subjects.second_init import second_init
 from initdiag.subjects.subject import Declared, Subject
 from initdiag.subjects.tying import tie_of
 
-
 OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as allocators put it
 
 

@@ -38,7 +38,14 @@ def read_outputs(
     wide = [logits for logits in shaped if logits.shape[-1] >= subject.vocab_size and logits.shape[-1] not in hidden]
     exact = [logits for logits in wide if logits.shape[-1] == subject.vocab_size]
     if exact or wide:
-        return (exact or wide)[0], loss
+        logits = (exact or wide)[0]
+        width, size = logits.shape[-1], subject.vocab_size
+        if width > max(1.25 * size, -(-size // 64) * 64):
+            raise RunError(
+                f"{subject.name}: the logits have {width} columns, and vocab_size is {size}; expected the same, or a few "
+                "percent more as padding: give the right vocab_size (--vocab-size)"
+            )
+        return logits, loss
     if loss_alone and loss is not None and not floats:
         return None, loss
     raise RunError(f"{subject.name}: {shown} returned {_complaint(subject, module, result, floats, ids)}")

@@ -12,12 +12,14 @@ from initdiag.trace.lineage import Lineage, Term
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """A residual addition: after = before + written, of the stream and the branch with these lineages."""
+    """A residual addition: after = before + written, of the stream and the branch with these lineages; `before` is
+    `keep` times the stream."""
 
     stream: Lineage
     branch: Lineage
     before: Tensor
     written: Tensor
+    keep: float = 1.0
 
 
 def plain(call: Call, kept: Tensor | None, after: Tensor) -> Residual | None:
@@ -25,7 +27,7 @@ def plain(call: Call, kept: Tensor | None, after: Tensor) -> Residual | None:
     parents, operation = call.parents, call.operation
     if len(parents) < 2 or len(call.args) < 2:
         return None
-    first = call.inputs[0] if kept is None else kept
+    first, factors = call.inputs[0] if kept is None else kept, (1.0, 1.0)
     if operation == "addcmul":
         branch = max(parents[1:], key=lambda parent: parent.products)
         pairs = [(parents[0], branch, first, after - first)]
@@ -34,18 +36,19 @@ def plain(call: Call, kept: Tensor | None, after: Tensor) -> Residual | None:
     elif operation == "lerp":  # (1 − w)·left + w·right
         share = call.args[2]
         first, second = first * (1 - share), call.inputs[1] * share
+        factors = (1 - share, share) if isinstance(share, float) else factors
         pairs = [(parents[0], parents[1], first, second), (parents[1], parents[0], second, first)]
     else:
         alpha = call.kwargs.get("alpha", 1)
-        second = call.inputs[1] if alpha == 1 else call.inputs[1] * alpha
+        second, factors = call.inputs[1] if alpha == 1 else call.inputs[1] * alpha, (1.0, float(alpha))
         if operation == "sub":
             second = -second
         elif operation == "rsub":
             first, second = -first * alpha, call.inputs[1]
         pairs = [(parents[0], parents[1], first, second), (parents[1], parents[0], second, first)]
-    for stream, branch, before, written in pairs:
+    for at, (stream, branch, before, written) in enumerate(pairs):
         if _leaves(branch, stream):
-            return Residual(stream, branch, before, written)
+            return Residual(stream, branch, before, written, factors[at])
     return None
 
 
@@ -56,7 +59,7 @@ def fused(call: Call, branch: Lineage, after: Tensor) -> Residual | None:
         return None
     beta = call.kwargs.get("beta", 1)
     before = call.inputs[0] if beta == 1 else call.inputs[0] * beta
-    return Residual(stream, branch, before, after - before)
+    return Residual(stream, branch, before, after - before, float(beta))
 
 
 def terms(call: Call, kept: Tensor | None, lineage: Lineage) -> tuple[Term, ...]:

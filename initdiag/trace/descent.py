@@ -26,6 +26,9 @@ from initdiag.trace.lineage import (
 
 SUMS = frozenset("add sub rsub stack cat index_add index_put copy scatter_add scatter where addcmul sum".split())
 RESHAPES = frozenset("roll flip triu tril constant_pad_nd repeat repeat_interleave tile".split())
+REWRITES = frozenset(
+    "clamp clamp_min clamp_max where masked_fill index_put scatter copy remainder fmod add sub".split()
+)
 FORGETS = frozenset("fill zero bernoulli uniform normal scalar_tensor arange size".split())
 
 
@@ -40,7 +43,7 @@ def descend(call: Call) -> Lineage:
     if operation in COPIES:
         return closed(first) if operation in RESHAPES else first
     if operation in LOOKUPS and (first.from_ids or first.parameter):
-        found = replace(first, routed=first.routed or any(parent.routed for parent in parents), ids=False)
+        found = replace(first, routed=first.routed or any(parent.routed for parent in parents))
         if not first.chains or operation != "index" or any(parent.from_ids for parent in parents[1:]):
             return closed(found)
         step = (call.function, frozen(call.args[1:]), (), None)
@@ -66,6 +69,14 @@ def _over_features(call: Call) -> bool:
     axes = (axes,) if isinstance(axes, int) else axes
     last = call.inputs[0].dim() - 1
     return isinstance(axes, list | tuple) and any(axis in (-1, last) for axis in axes)
+
+
+def _still_ids(call: Call) -> bool:
+    """Whether token ids are still token ids: clamped, wrapped, with some replaced or put before them."""
+    if call.operation == "cat":
+        return any(parent.ids for parent in call.parents)
+    at = 1 if call.operation == "where" else 0
+    return call.operation in REWRITES and any(parent.ids for parent in call.parents[at : 3 if at else 1])
 
 
 def _on_stream(call: Call, on: Sequence[Lineage]) -> Lineage:
@@ -104,7 +115,7 @@ def _off_stream(call: Call) -> Lineage:
     bodies = [parent for parent in left if not parent.stat] or left or [one for one in parents if one.from_ids]
     main = max(bodies, key=lambda parent: (parent.mixes, parent.products))
     if not left and not any(parent.roots for parent in parents):  # masks and positions made of token ids
-        return Lineage(from_ids=True)
+        return Lineage(from_ids=True, ids=_still_ids(call))
     softmax = operation in SOFTMAXES
     stat = bool(left) and (all(parent.stat for parent in left) or _statistic(call))
     normed = main.normed or operation in NORMS

@@ -19,7 +19,7 @@ class Addition:
     part, parts: it is one of several addends that were summed before (parallel blocks); `branch` is its own share, and
     `whole` the sum of all.
     stream: mask of the streams. carried: what happened to the stream since the addition before: same, scaled, normed;
-    carried_by: the gain of the norm that it passed.
+    carried_by: the gain of the norm that it passed. keep: the factor that this operation itself has on the stream.
     normed: the branch passed a norm after its last product. reads: indices of what it read (see Reading).
     module, source: whose code ran, and the line of it.
     """
@@ -35,6 +35,7 @@ class Addition:
     stream: int = 1
     carried: str = "same"
     carried_by: str | None = None
+    keep: float = 1.0
     normed: bool = False
     reads: frozenset[int] = frozenset()
     module: str = ""
@@ -89,7 +90,7 @@ def ignore(_: Any) -> None:
     return None
 
 
-def ignore_product(_: str, __: Tensor | None, ___: Tensor) -> None:
+def ignore_product(_: str, __: Tensor, ___: Tensor) -> None:
     return None
 
 
@@ -101,7 +102,7 @@ class Callbacks:
     attention: Callable[[Attention], None] = ignore
     reading: Callable[[Reading], None] = ignore
     routing: Callable[[Routing], None] = ignore
-    product: Callable[[str, Tensor | None, Tensor], None] = ignore_product  # weight, input off the stream, output
+    product: Callable[[str, Tensor, Tensor], None] = ignore_product  # weight, input, output
     between: Callable[[], None] = lambda: None
 
 

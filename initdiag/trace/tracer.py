@@ -197,7 +197,7 @@ class Tracer(TorchDispatchMode):
         lineage = products.product(call, x, w, reads)
         if result.dim() and result.shape[-1] > 1:
             lineage = replace(lineage, chains=(Chain(tuple(result.shape), first_row(call.inputs[w], whole)),))
-        self._report.product(name, call.inputs[x] if source.left else None, result)
+        self._report.product(name, call.inputs[x], result)
         if call.operation in FUSED_BIAS and (addition := additions.fused(call, lineage, result)):
             return self._added(addition, result)
         return lineage
@@ -237,6 +237,7 @@ class Tracer(TorchDispatchMode):
                     stream=stream.stream,
                     carried=carried,
                     carried_by=stream.gain if stream.normed else None,
+                    keep=found.keep,
                     normed=term.lineage.normed,
                     reads=term.lineage.reads,
                     module=module,

@@ -1,0 +1,35 @@
+"""How much memory a device has left, and whether a model that is yet to be built will fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from initdiag.errors import RunError
+
+
+def available(device: str) -> int | None:
+    """Return the free memory of a device in bytes, where the system tells."""
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
+    meminfo = Path("/proc/meminfo")
+    if device == "cpu" and meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def require_room(name: str, needed: int, dtype: str, device: str, instead: str) -> None:
+    """Check that weights fit.
+
+    Raises:
+        RunError: they don't; says what they need, what there is, and what to do instead.
+    """
+    there = available(device)
+    if there is not None and needed > there:
+        raise RunError(
+            f"the weights of {name} need {needed / 2**30:.1f} GiB as {dtype}; {device} has {there / 2**30:.1f} GiB "
+            f"available. {instead}"
+        )
