@@ -29,7 +29,8 @@ def _dead(evidence: Evidence) -> Iterator[Trouble]:
             f"the loss does not depend on {len(unused)} of {trainable(gradients)} parameters: {few(unused)}; "
             "expected each to be used in the forward",
             unused[0],
-            f"use {_owner(unused[0])} in the forward, drop it, or freeze it: `{as_python(unused[0])}.requires_grad_(False)` "
+            f"use {_owner(unused[0])} in the forward, drop it, or freeze it: "
+            f"`{as_python(unused[0])}.requires_grad_(False)` "
             "(distributed training waits for its gradient for ever)",
             "model",
             Severity.WARNING,

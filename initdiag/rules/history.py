@@ -30,7 +30,7 @@ def _unwritten(evidence: Evidence) -> Iterator[Trouble]:
             f"{_listed(buffers)}: memory that init never wrote; expected every buffer to hold its values",
             buffers[0],
             f"to_empty() and torch.empty bring no values: move the lines that compute it from __init__ into a method "
-            f"that your init function calls again after to_empty(), and end it with {as_python(buffers[0])}.copy_(values)",
+            f"that your init function calls again after to_empty(); end it with {as_python(buffers[0])}.copy_(values)",
             "init.scheme",
         )
 

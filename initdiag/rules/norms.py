@@ -31,7 +31,8 @@ def _gains(evidence: Evidence) -> Iterator[Trouble]:
             f"the norm with gain {first.gain} gives a root mean square of {first.rms:.3g}; expected 1: it computes "
             f"(1 + gain), and its gain starts at 1{more}",
             first.gain or first.reader,
-            f"nn.init.zeros_({as_python(first.gain)}), as (1 + gain) norms have it; or multiply by the gain alone",
+            f"nn.init.zeros_({as_python(first.gain or first.reader)}), as (1 + gain) norms have it; or multiply by the "
+            "gain alone",
             "model",
         )
     if small:

@@ -106,6 +106,7 @@ def _positions_lost(evidence: Evidence) -> Iterator[Trouble]:
     found = f"reversing the order of earlier tokens moves the first attention's output by {probe.position:.1g}"
     if machinery is not None:
         everything = (*evidence.measured.parameters, *evidence.measured.buffers)
+        added = shape is not None or any(one.role is Role.POSITION_EMBEDDING for one in evidence.measured.roles)
         blank = any(tensor.name == machinery and tensor.max_abs == 0 for tensor in everything)
         yield Trouble(
             f"{found}, which is rounding, although there is {machinery}"
@@ -116,8 +117,8 @@ def _positions_lost(evidence: Evidence) -> Iterator[Trouble]:
             "inv_freq = 1 / theta ** (torch.arange(0, head_dim, 2) / head_dim), computed on the real device, and turn "
             "q and k; a table is added to the tokens",
             "model.position",
-            # what isn't blank may be used by later layers alone (hybrids of NoPE and rotary), or be lost in rounding
-            Severity.ERROR if blank else Severity.WARNING,
+            # frequencies may serve later layers alone (hybrids with NoPE); half precision rounds small effects away
+            Severity.ERROR if blank or (added and epsilon <= EPSILON["float32"]) else Severity.WARNING,
         )
     elif shape is None and not probe.causal:
         yield Trouble(

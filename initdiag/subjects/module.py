@@ -77,7 +77,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
             return module
 
 
-def require_supported(module: nn.Module, name: str) -> None:
+def require_supported(module: nn.Module, name: str) -> None:  # noqa: PLR0912 - one branch for each thing that is not supported
     """Check that a module holds ordinary weights.
 
     Raises:

@@ -42,8 +42,8 @@ def read_outputs(
         width, size = logits.shape[-1], subject.vocab_size
         if width > max(1.25 * size, -(-size // 64) * 64):
             raise RunError(
-                f"{subject.name}: the logits have {width} columns, and vocab_size is {size}; expected the same, or a few "
-                "percent more as padding: give the right vocab_size (--vocab-size)"
+                f"{subject.name}: the logits have {width} columns, and vocab_size is {size}; expected the same, or a "
+                "few percent more as padding: give the right vocab_size (--vocab-size)"
             )
         return logits, loss
     if loss_alone and loss is not None and not floats:

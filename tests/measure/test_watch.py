@@ -73,7 +73,8 @@ def test_every_way_to_add(add: str, kept: float, factor: float) -> None:
     stream, written = module.seen
     assert branch.branch_variance == pytest.approx(float((factor * written).double().var(correction=0)), rel=1e-5)
     assert branch.stream_variance == pytest.approx(float(module.after.double().var(correction=0)), rel=1e-5)
-    assert watch.embedding_variance == pytest.approx(float((kept * stream).double().var(correction=0)), rel=1e-5)
+    assert watch.embedding_variance == pytest.approx(float(stream.double().var(correction=0)), rel=1e-5)
+    assert branch.keep == pytest.approx(kept)
     assert branch.residue < 1e-6 and branch.projection == "down.weight" and branch.name == "down"
     (read,) = branch.reads
     normed = 3 * torch.nn.functional.layer_norm(stream, (16,))

@@ -20,7 +20,7 @@ from initdiag.measure.revival import dead_parameters
 from initdiag.rules import Severity
 from initdiag.rules.dead_parameters import DEAD
 from initdiag.rules.gradients import IMBALANCE, NOT_FINITE
-from initdiag.rules.rule import Evidence, Rule, Trouble
+from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
 from initdiag.trace import Addition, Tracer
 from tests.small_models import drawn, subject, tokens
 
@@ -199,7 +199,7 @@ def test_dead_parameters_and_the_line_that_cures_them() -> None:
     (trouble,) = asked(DEAD, seen(fill(0, VALUE, OUT), **UNTIED))
     assert (trouble.severity, trouble.subject) == (Severity.ERROR, VALUE)
     assert "5 of " in trouble.message
-    assert f"`nn.init.normal_(model.{VALUE}, std=0.02)`" in trouble.help
+    assert f"`nn.init.normal_({as_python(VALUE)}, std=0.02)`" in trouble.help
     (trouble,) = asked(DEAD, seen(fill(0, "final_norm.weight", "head.weight"), **UNTIED))
     assert trouble.severity == Severity.ERROR
     assert "`nn.init.ones_(model.final_norm.weight)`" in trouble.help

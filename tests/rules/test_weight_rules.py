@@ -289,7 +289,7 @@ def test_scaled_layers_and_equal_row_blocks() -> None:
     assert "1 matrix repeats a block of its own: blocks.1.qkv.weight[32:64] = blocks.1.qkv.weight[0:32]" in (
         finding.message
     )
-    assert "model.blocks.1.qkv.weight," in finding.help
+    assert "model.blocks[1].qkv.weight," in finding.help
 
 
 # --- INIT005
@@ -431,7 +431,7 @@ def test_a_zero_matrix_in_a_minority() -> None:
     assert findings(evidence(module)) == []
     torch.manual_seed(3)
     nn.init.normal_(module.blocks[2].down.weight, std=0.02)
-    assert "nn.init.zeros_(model.blocks.2.down.weight)" in only("INIT007", evidence(module)).help
+    assert "nn.init.zeros_(model.blocks[2].down.weight)" in only("INIT007", evidence(module)).help
 
 
 @pytest.mark.parametrize(
