@@ -22,7 +22,7 @@ from benchmarks.model_factories import build
 from initdiag.measure.watch import Watch
 from initdiag.trace import Tracer
 
-LAYERS, D_MODEL, LENGTH = 100, 256, 256
+LAYERS, D_MODEL, LENGTH = 100, 512, 256
 
 
 def seconds(run: Callable[[], object]) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from initdiag.measure.statistics import widened
+from initdiag.measure.statistics import largest, widened
 from initdiag.trace import Attention, FusedAttention
 
 QUERIES = 32  # the last queries see the most keys; more of them say little more
@@ -40,9 +40,9 @@ def largest_logit(attention: Attention) -> float:
     """Return the largest |attention logit| before scaling and masks: what a low-precision product has to hold."""
     if isinstance(attention, FusedAttention):
         bare = replace(attention, causal=False, mask=None, scale=1.0)
-        return float(torch.linalg.vector_norm(_last_logits(bare), torch.inf))
+        return largest(_last_logits(bare))
     logits = attention.logits
-    return float(logits.masked_fill(_masked(logits), 0.0).abs().max())
+    return largest(logits.masked_fill(_masked(logits), 0.0))
 
 
 def _masked(logits: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from initdiag.measure.attention import largest_logit, sharpness
 from initdiag.measure.gradients import BranchGradients
 from initdiag.measure.lens_values import HeadroomMeasure, RouterMeasure
-from initdiag.measure.statistics import as_sequences, moments, variance, widened
+from initdiag.measure.statistics import as_sequences, largest, moments, variance, widened
 from initdiag.measure.values import AttentionMeasure, Branch, Read
 from initdiag.schemes.roles import layer_of
 from initdiag.trace import Addition, Attention, Callbacks, Reading, Routing
@@ -58,8 +58,10 @@ class Watch:
         if addition.stream not in self._streams:
             self._streams.append(addition.stream)
         self.width = self.width or addition.after.shape[-1]
-        stream, before = self._streams.index(addition.stream), variance(addition.before)
+        stream = self._streams.index(addition.stream)
         first = addition.stream not in self._after
+        scaled = first or addition.carried == "scaled" or addition.keep != 1
+        before = variance(addition.before) if scaled else math.nan
         if first and not self.branches:
             self.embedding_variance = before / addition.keep**2 if addition.keep else before
         earlier = self._after.get(addition.stream, math.nan)
@@ -140,7 +142,7 @@ class Watch:
 
     def _largest(self, tensor: Tensor, where: str) -> None:
         if tensor.numel() and tensor.is_floating_point():
-            self._at_most(float(torch.linalg.vector_norm(tensor, math.inf)), where)
+            self._at_most(largest(tensor), where)
 
     def _at_most(self, largest: float, where: str) -> None:
         if largest > self.headroom.max_abs:
