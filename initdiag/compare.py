@@ -164,6 +164,11 @@ def pick(runs: Sequence[Run]) -> Pick:
     per_run = " per run" if len(group) > 1 else ""
     return Pick(
         best,
-        f"{errors:g} errors and {warnings:g} warnings{per_run}, scaling ratio {ratio:.3g}, excess {excess:.3f} nats. "
+        f"{_counted(errors, 'error')} and {_counted(warnings, 'warning')}{per_run}, "
+        f"scaling ratio {ratio:.3g}, excess {excess:.3f} nats. "
         "Picked by, in this order: fewest errors, fewest warnings, scaling ratio nearest to 1, least excess",
     )
+
+
+def _counted(count: float, word: str) -> str:
+    return f"{count:g} {word}" + ("" if count == 1 else "s")

@@ -89,12 +89,13 @@ def survey(
 
 def as_built(subject: Subject, roles: tuple[Parameter, ...], measured: tuple[ParameterMeasure, ...]) -> InitPlan:
     """The plan of a module that is taken as it is: what its init code was seen to draw, else what it holds."""
-    by_name = {parameter.name: parameter for parameter in measured}
-    unscaled = unscaled_stds(roles, {name: parameter.std for name, parameter in by_name.items()})
+    by_name, drawn = {parameter.name: parameter for parameter in measured}, subject.history.drawn
+    stds = {name: drawn[name].std if name in drawn else parameter.std for name, parameter in by_name.items()}
+    unscaled = unscaled_stds(roles, stds)
     entries = []
     for parameter in roles:
         found = by_name[parameter.name]
-        distribution = subject.history.drawn.get(parameter.name) or AsFound(found.std, found.kurtosis)
+        distribution = drawn.get(parameter.name) or AsFound(found.std, found.kurtosis)
         entries.append(PlannedParameter(parameter, distribution, unscaled.get(parameter.name, distribution.std)))
     return InitPlan("as built", {}, tuple(entries))
 

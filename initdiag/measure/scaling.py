@@ -9,11 +9,13 @@ from initdiag.measure.lens_values import ParameterMeasure
 from initdiag.measure.values import Branch, mean, total
 from initdiag.schemes import InitPlan, Parameter, Role
 
-# what a residual projection is compared with: the matrices that feed the same branch, nearest kin first
+# what a residual projection is compared with: the widest drawn of the matrices that feed the same branch, so that a
+# scaling that stands on one of them by mistake is not taken for the measure; queries alone may be smaller by design
 KIN = {
-    Role.ATTENTION_OUT: ((Role.ATTENTION_VALUE,), (Role.ATTENTION_QUERY, Role.ATTENTION_KEY)),
-    Role.MLP_OUT: ((Role.MLP_IN,), (Role.MLP_GATE,)),
+    Role.ATTENTION_OUT: (Role.ATTENTION_VALUE, Role.ATTENTION_KEY),
+    Role.MLP_OUT: (Role.MLP_IN, Role.MLP_GATE),
 }
+TIE = 0.1  # |ln| of two readings that are equally near to a known factor
 
 
 def scaling_ratio(branches: tuple[Branch, ...], parameters: tuple[ParameterMeasure, ...], plan: InitPlan) -> float:
@@ -38,40 +40,49 @@ def unscaled_stds(roles: Iterable[Parameter], stds: Mapping[str, float]) -> dict
 
     That is the std of the matrices that feed the same branch (of the same layer where it has any, else of all). Under
     inits whose std goes with 1/√fan_in, and an MLP's output has four times the inputs, it is that times
-    √(fan_in of the feeding matrix / own fan_in): which of the two holds is told by the attention, whose
-    fan-ins are alike: the MLP's factor is read in the way that comes closer to the attention's.
+    √(fan_in of the feeding matrix / own fan_in). Which of the two holds is told by the factor that is left: the one
+    that is nearer to a known factor (1, 1/√(2N), 1/(2N)), or else nearer to the factor of the attention, whose
+    fan-ins are alike.
     """
-    roles = [parameter for parameter in roles if parameter.role in stds_roles()]
+    playing = [
+        parameter for parameter in roles if _plays(parameter, (*KIN, *KIN[Role.ATTENTION_OUT], *KIN[Role.MLP_OUT]))
+    ]
+    depth = len({(one.layer, one.role) for one in playing if one.role in KIN})
     found: dict[str, float] = {}
     factors = []
-    for parameter in roles:
-        if parameter.role is Role.ATTENTION_OUT and (kin := _kin(parameter, roles, stds)) and stds[parameter.name] > 0:
+    for parameter in playing:
+        own = stds[parameter.name]
+        if parameter.role is Role.ATTENTION_OUT and own > 0 and (kin := _kin(parameter, playing, stds)):
             found[parameter.name] = kin[0]
-            factors.append(math.log(stds[parameter.name] / kin[0]))
+            factors.append(math.log(own / kin[0]))
     attention = mean(factors) if factors else 0.0
-    for parameter in roles:
-        if parameter.role is Role.MLP_OUT and (kin := _kin(parameter, roles, stds)) and stds[parameter.name] > 0:
+    for parameter in playing:
+        own = stds[parameter.name]
+        if parameter.role is Role.MLP_OUT and own > 0 and (kin := _kin(parameter, playing, stds)):
             by_fan = kin[0] * math.sqrt(kin[1] / parameter.fan_in)
-            own = stds[parameter.name]
-            found[parameter.name] = min((kin[0], by_fan), key=lambda std: abs(math.log(own / std) - attention))
+            found[parameter.name] = min(
+                (kin[0], by_fan), key=lambda std: _strangeness(math.log(own / std), depth, attention)
+            )
     return found
 
 
-def stds_roles() -> tuple[Role, ...]:
-    """The roles that take part."""
-    return (*KIN, *(role for groups in KIN.values() for group in groups for role in group))
+def _strangeness(factor: float, depth: int, attention: float) -> tuple[float, float]:
+    """How far ln(factor) is from what is known, in steps of TIE, then from the attention's."""
+    known = (0.0, -math.log(depth) / 2, -math.log(depth))
+    return round(min(abs(factor - one) for one in known) / TIE), abs(factor - attention)
 
 
 def _kin(parameter: Parameter, roles: list[Parameter], stds: Mapping[str, float]) -> tuple[float, float] | None:
-    """Return (std, fan_in) of the matrices that feed the branch: root mean square over them."""
-    for group in KIN[parameter.role]:
-        fit = [one for one in roles if _plays(one, group) and stds[one.name] > 0]
+    """Return (std, fan_in) of the matrices of the kind that is drawn widest among those that feed the branch."""
+    found = []
+    for role in KIN[parameter.role]:
+        fit = [one for one in roles if _plays(one, (role,)) and stds[one.name] > 0]
         near = [one for one in fit if one.layer == parameter.layer] or fit
         if near:
             square = mean([stds[one.name] ** 2 for one in near])
-            return math.sqrt(square), mean([float(one.fan_in) for one in near])
-    return None
+            found.append((math.sqrt(square), mean([float(one.fan_in) for one in near])))
+    return max(found, default=None)
 
 
-def _plays(parameter: Parameter, group: tuple[Role, ...]) -> bool:
-    return parameter.role in group or any(part.role in group for part in parameter.parts)
+def _plays(parameter: Parameter, roles: tuple[Role, ...]) -> bool:
+    return parameter.role in roles or any(part.role in roles for part in parameter.parts)

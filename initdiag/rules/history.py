@@ -53,7 +53,7 @@ def _rescaled(evidence: Evidence) -> Iterator[Trouble]:
 
 
 def _untouched(evidence: Evidence) -> Iterator[Trouble]:
-    names = evidence.measured.history.untouched
+    names = () if evidence.subject.drawn_by_us else evidence.measured.history.untouched
     matrices = {name for name, measured in _parameters(evidence).items() if len(measured.shape) > 1}
     skipped = matrices.intersection(names)
     if not names:

@@ -56,7 +56,8 @@ def _leaks(evidence: Evidence) -> Iterator[Trouble]:
             "attention",
             "mask the future in every attention: F.scaled_dot_product_attention(q, k, v, is_causal=True), or "
             "scores.masked_fill(~torch.ones(T, T, dtype=torch.bool).tril(), -inf) before the softmax; convolutions are "
-            "padded on the left only; a model that is meant to see both sides says so with causal=False",
+            "padded on the left only; a model that is meant to see both sides says so with causal=False, or "
+            "--bidirectional",
             "model",
         )
 

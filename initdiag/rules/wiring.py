@@ -28,14 +28,17 @@ def _wrong_matrices(evidence: Evidence) -> Iterator[Trouble]:
     if len(factors) < len(RESIDUAL_PROJECTIONS):
         return
     attention, mlp = factors[Role.ATTENTION_OUT], factors[Role.MLP_OUT]
-    reversed_ = [role for role, factor in factors.items() if _near(factor, depth)]
-    if reversed_:
-        names = _writers(evidence, *reversed_)
+    misplaced = _feeders(evidence, depth)
+    undo = f"; give {misplaced} the std of the others back" if misplaced else ""
+    backwards = [role for role, factor in factors.items() if _near(factor, depth)]
+    if backwards:
+        names = _writers(evidence, *backwards)
         yield Trouble(
             f"{names}: their std is {depth:.3g} times that of the matrices that feed them; expected 1/√(2N) = "
             f"{1 / depth:.3g} times",
             names,
-            f"the scaling is on the wrong matrices: scale {_writers(evidence)} by {1 / depth:.3g}, and nothing else",
+            f"the scaling is on the wrong matrices: divide what feeds {names} by {1 / depth:.3g}, and multiply {names} "
+            f"by it{undo}",
             "init.residual_std",
         )
         return
@@ -47,11 +50,28 @@ def _wrong_matrices(evidence: Evidence) -> Iterator[Trouble]:
             names = _writers(evidence, other)
             yield Trouble(
                 f"{scaled} is scaled by {factor:.3g} (1/√(2N) = {1 / depth:.3g}), but {other} by {rest:.3g}; expected "
-                f"the same factor on both: {names}",
+                f"the same factor on both: {names}" + (f"; {misplaced} is scaled instead" if misplaced else ""),
                 names,
-                f"scale {names} by {1 / depth:.3g} too; the rule of your init function that matches names misses them",
+                f"scale {names} by {1 / depth:.3g} too{undo}; the rule of your init function that matches names "
+                "misses them",
                 "init.residual_std",
             )
+
+
+def _feeders(evidence: Evidence, depth: float) -> str:
+    """Names of the matrices that feed a branch and are 1/√(2N) of their siblings: where the scaling went by mistake."""
+    stds = {parameter.name: parameter.std for parameter in evidence.measured.parameters}
+    plan = evidence.subject.plan
+    found: list[str] = []
+    for group in ((Role.ATTENTION_QUERY, Role.ATTENTION_KEY, Role.ATTENTION_VALUE), (Role.MLP_IN, Role.MLP_GATE)):
+        typical = {
+            role: median([stds[entry.parameter.name] for entry in entries])
+            for role in group
+            if (entries := [entry for entry in plan.with_role(role) if stds.get(entry.parameter.name, 0.0) > 0])
+        }
+        widest = max(typical.values(), default=0.0)
+        found += [_writers(evidence, role) for role, std in typical.items() if _near(std / widest, 1 / depth)]
+    return " and ".join(found)
 
 
 def _factor(evidence: Evidence, role: Role) -> float | None:

@@ -22,6 +22,7 @@ from initdiag.subjects.import_path import load_factory
 from initdiag.subjects.module import from_module
 from initdiag.subjects.recorder import build_watched
 from initdiag.subjects.second_init import second_init
+from initdiag.subjects.signatures import arguments_for
 from initdiag.subjects.subject import Declared, Subject
 from initdiag.subjects.tying import tie_of
 
@@ -72,8 +73,8 @@ def load_module(
             vocab_size = vocab_size or size
         else:
             name, build = load_factory(text, kwargs)
-    elif kwargs:
-        build = _with(target, kwargs)
+    else:
+        build = _called(target, name, kwargs)
     module, history = _built(build, name, seed)
     typed = printable(str(target)) if isinstance(target, str | Path) else name
     subject = from_module(module, vocab_size=vocab_size, name=name, causal=causal, target=typed)
@@ -86,8 +87,11 @@ def _two_streams(module: nn.Module) -> bool:
     return bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
 
 
-def _with(function: Callable[..., Any], kwargs: Mapping[str, Any]) -> Callable[[], Any]:
-    return lambda: function(**kwargs)
+def _called(function: Callable[..., Any], name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:
+    """A class or function with its arguments; where it takes one config object, they are the fields of that."""
+    home = sys.modules.get(getattr(function, "__module__", ""))
+    arguments = arguments_for(function, home, name, dict(kwargs)) if home else dict(kwargs)
+    return lambda: function(**arguments)
 
 
 def _built(build: Callable[[], Any], name: str, seed: int) -> tuple[nn.Module, InitHistory]:
@@ -100,7 +104,7 @@ def _built(build: Callable[[], Any], name: str, seed: int) -> tuple[nn.Module, I
             if any(words in str(error).lower() for words in OUT_OF_MEMORY):
                 raise RunError(f"{name} doesn't fit in memory ({first_line(error)}); give it a smaller size") from error
             where = failing_line(error)
-            said = f"building it fails: {type(error).__name__}: {first_line(error)}"
+            said = f"building it fails: {first_line(error)}"
             raise RunError(f"{name}: {said}" + (f" at {where}" if where else "")) from error
     return built.module, replace(
         _history(built.module),

@@ -96,7 +96,9 @@ def found(
         for name, tensor in built.module.named_parameters()
     )
     wiring = SimpleNamespace(head="head.weight", embedding="embed.weight", tied=tied)
-    subject = SimpleNamespace(declared=declared, plan=SimpleNamespace(by_name={}), locate=lambda path: None)
+    subject = SimpleNamespace(
+        drawn_by_us=False, declared=declared, plan=SimpleNamespace(by_name={}), locate=lambda path: None
+    )
     measured = SimpleNamespace(history=history, parameters=parameters, wiring=wiring)
     return rule.findings(Evidence(subject, measured, None, None))
 
