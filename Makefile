@@ -36,8 +36,10 @@ docs: .venv/tested ## write again what is generated: docs, README blocks, the JS
 	$(BIN)/initdiag schema > configs/initdiag.schema.json
 	$(BIN)/python docs/console.py README.md docs/*.md
 
-bench: .venv/installed ## ratios against a script written by hand, measured in the same run
+bench: .venv/tested ## ratios against scripts written by hand, measured in the same run
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/overhead.py --modules
+	$(BIN)/python benchmarks/tracing.py
 
 clean: ## remove what the targets made
 	rm -rf .venv build dist *.egg-info
