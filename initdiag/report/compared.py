@@ -47,7 +47,7 @@ def compared(report: Report, style: Style) -> str:
     parts += [_findings(scheme, runs, largest, style) for scheme, runs in groups.items()]
     if failing := next((run.scheme for run in report.runs if run.findings), None):
         told = f"initdiag check {first.subject.target} --scheme {failing}"
-        parts.append(paragraph(f"What was found with {failing}, and what to write instead: {told}", style))
+        parts.append(paragraph(f"What was found, and what to write instead: {told}", style))
     if report.pick:
         parts.append(paragraph(f"pick: {report.pick.scheme}: {report.pick.why}", style, indent="  ", first=""))
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -211,7 +211,9 @@ def test_a_module_that_was_not_watched_has_no_history() -> None:
     measured = SimpleNamespace(
         history=history, parameters=(), wiring=SimpleNamespace(head=None, embedding=None, tied=False)
     )
-    subject = SimpleNamespace(declared=Declared(), plan=SimpleNamespace(by_name={}), locate=lambda path: None)
+    subject = SimpleNamespace(
+        drawn_by_us=False, declared=Declared(), plan=SimpleNamespace(by_name={}), locate=lambda path: None
+    )
     evidence = Evidence(subject, measured, None, None)
     assert [rule.findings(evidence) for rule in (UNWRITTEN, RESCALED, UNTOUCHED, TIE)] == [()] * 4
     assert replace(history, watched=True).unwritten == ()
