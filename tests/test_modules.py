@@ -160,3 +160,12 @@ def test_building_has_a_seed_and_leaves_the_global_one() -> None:
 def test_what_makes_no_sense_is_said(call: Callable[[], object], says: str) -> None:
     with pytest.raises((UsageError, RunError), match=says):
         call()
+
+
+@pytest.mark.parametrize(
+    "buffer", [torch.eye(4).to_sparse(), torch.zeros(1, 3).expand(5, 3)], ids=["sparse", "expanded"]
+)
+def test_unusual_buffers_are_no_trouble(buffer: Tensor) -> None:
+    module = build(n_layers=2)
+    module.register_buffer("unusual", buffer)
+    assert initdiag.check(module, vocab_size=VOCAB_SIZE).verdict == "pass"

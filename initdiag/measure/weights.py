@@ -29,8 +29,12 @@ def measure_parameters(module: nn.Module) -> tuple[ParameterMeasure, ...]:
 
 
 def measure_buffers(module: nn.Module) -> tuple[ParameterMeasure, ...]:
-    """Measure every buffer of a module (a shared one once), in the module's order; integers and bools as floats."""
-    return tuple(_measure(name, tensor, buffer=True) for name, tensor in module.named_buffers())
+    """Measure every buffer of a module (a shared one once), in the module's order; integers and bools as floats.
+
+    Sparse ones are left out: they are indices and masks, and have no entries to take moments of.
+    """
+    dense = [(name, tensor) for name, tensor in module.named_buffers() if tensor.layout is torch.strided]
+    return tuple(_measure(name, tensor, buffer=True) for name, tensor in dense)
 
 
 def _measure(name: str, tensor: Tensor, *, buffer: bool) -> ParameterMeasure:
