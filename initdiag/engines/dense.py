@@ -17,7 +17,7 @@ from initdiag.errors import PlanError, RunError, UsageError
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
 from initdiag.subjects.guard import unchanged
-from initdiag.subjects.memory import require_room
+from initdiag.subjects.memory import OUT_OF_MEMORY, require_room
 from initdiag.tokens import TokenBatch
 
 Seen = TypeVar("Seen")
@@ -25,7 +25,6 @@ AS_THEY_ARE = Settings()
 COPIED = (
     2**30
 )  # bytes of weights of the caller's own that are copied, so that a forward that writes into them does no harm
-OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as allocators put it
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def as_built(subject: Subject, roles: tuple[Parameter, ...], measured: tuple[Par
         found = by_name[parameter.name]
         distribution = drawn.get(parameter.name) or AsFound(found.std, found.kurtosis)
         entries.append(PlannedParameter(parameter, distribution, unscaled.get(parameter.name, distribution.std)))
-    return InitPlan("as built", {}, tuple(entries))
+    return replace(UNPLANNED, entries=tuple(entries))
 
 
 def _traced(subject: Subject, module: nn.Module, inputs: Tensor, targets: Tensor, backward: bool) -> Traced:
@@ -159,16 +159,18 @@ def _probe(subject: Subject, module: nn.Module, traced: Traced, inputs: Tensor) 
     source = inputs[:1]
 
     def forward(ids: Tensor) -> Tensor:
-        return _all_logits(subject, module, ids, source[:, : ids.shape[1]].expand(ids.shape))
+        return _all_logits(subject, module, ids, ids, source[:, : ids.shape[1]].expand(ids.shape))
 
     return probe(module, forward, inputs, subject.vocab_size, subject.causal is not False, traced.starts)
 
 
-def _all_logits(subject: Subject, module: nn.Module, ids: Tensor, source: Tensor) -> Tensor:
-    """The logits of some ids; what an encoder reads besides stays the same for all."""
+def _all_logits(
+    subject: Subject, module: nn.Module, ids: Tensor, targets: Tensor, source: Tensor | None = None
+) -> Tensor:
+    """Run the module again for the logits of some ids, all at once; `source` is what an encoder reads besides."""
     if subject.states and subject.logits:
         return subject.logits(module, subject.states(module, ids), slice(0, subject.vocab_size))
-    return call(subject, module, ids, ids, source).logits
+    return call(subject, module, ids, targets, source).logits
 
 
 def _labels(outcome: Outcome | None, inputs: Tensor, targets: Tensor) -> LabelMeasure | None:
@@ -183,11 +185,7 @@ def _gradients(subject: Subject, module: nn.Module, traced: Traced, inputs: Tens
     """One backward of the mean cross-entropy, and whether what got no gradient can get one."""
 
     def loss_of(model: nn.Module) -> Tensor:
-        if subject.states and subject.logits:
-            logits = subject.logits(model, subject.states(model, inputs), slice(0, subject.vocab_size))
-        else:
-            logits = call(subject, model, inputs, targets).logits
-        return mean_cross_entropy(logits, targets)
+        return mean_cross_entropy(_all_logits(subject, model, inputs, targets), targets)
 
     with torch.enable_grad():
         if traced.outcome is not None:

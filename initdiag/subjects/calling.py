@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from initdiag.errors import InitdiagError, RunError
 from initdiag.subjects.forward_errors import explain
 from initdiag.subjects.frames import is_ours, prints_to_stderr
+from initdiag.subjects.memory import OUT_OF_MEMORY
 from initdiag.subjects.outputs import read_outputs
 from initdiag.subjects.quiet import quiet
 from initdiag.subjects.subject import Subject
@@ -22,7 +23,6 @@ _TARGETS = ("targets", "target", "y", "tgt_ids", "target_ids")  # names of ids t
 _LABELS = ("labels",)  # transformers' name: it shifts them itself
 _SOURCES = ("src", "source", "encoder_input", "encoder_ids", "enc_input", "src_ids", "source_ids", "encoder_input_ids")
 _SECONDS = ("tgt", "target", "decoder_input", "decoder_ids", "dec_input", "tgt_ids", "target_ids", "decoder_input_ids")
-_OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -155,7 +155,7 @@ def _run(subject: Subject, module: nn.Module, planned: Call, ids: Tensor, functi
 
 def raise_explained(subject: Subject, module: nn.Module, error: BaseException, ids: Tensor, shown: str) -> NoReturn:
     """Raise what went wrong in the user's code as a RunError; out of memory, and our own errors, as they are."""
-    memory = any(words in str(error).lower() for words in _OUT_OF_MEMORY)
+    memory = any(words in str(error).lower() for words in OUT_OF_MEMORY)
     if isinstance(error, InitdiagError | torch.OutOfMemoryError | MemoryError) or memory or is_ours(error):
         raise error
     raise RunError(explain(subject, module, error, ids, shown)) from error

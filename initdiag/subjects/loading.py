@@ -19,14 +19,13 @@ from initdiag.subjects.frames import failing_line, first_line
 from initdiag.subjects.history import InitHistory
 from initdiag.subjects.huggingface import is_hf_config, load_hf
 from initdiag.subjects.import_path import load_factory
+from initdiag.subjects.memory import OUT_OF_MEMORY
 from initdiag.subjects.module import from_module
 from initdiag.subjects.recorder import build_watched
 from initdiag.subjects.second_init import second_init
 from initdiag.subjects.signatures import arguments_for
 from initdiag.subjects.subject import Declared, Subject
 from initdiag.subjects.tying import tie_of
-
-OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as allocators put it
 
 
 def load_module(

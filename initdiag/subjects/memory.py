@@ -6,6 +6,8 @@ from pathlib import Path
 
 from initdiag.errors import RunError
 
+OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as allocators put it
+
 
 def available(device: str) -> int | None:
     """Return the free memory of a device in bytes, where the system tells."""
