@@ -14,7 +14,9 @@ from initdiag.versions import versions
 
 if TYPE_CHECKING:
     from initdiag.config import ConfigFile
+    from initdiag.engines import Settings
     from initdiag.engines.dense import Weights
+    from initdiag.measure import Measurements
     from initdiag.report import Run
     from initdiag.subjects import Subject
     from initdiag.tokens import TokenBatch
@@ -51,17 +53,25 @@ def load_module(target: Any, request: Request, progress: Progress | None = None)
         progress(f"{name_of(target)}: building the model")
     import_torch()
     from initdiag.engines import dense
+    from initdiag.engines.choose import fits
     from initdiag.subjects.loading import load_module as load
 
-    subject = load(
-        target,
-        kwargs=request.kwargs,
-        vocab_size=request.vocab_size or 0,
-        causal=request.causal,
-        trust_remote_code=request.trust_remote_code,
-        seed=request.seed or 0,
-    )
-    return dense.placed(subject, request.run_settings)
+    def loaded(lean: bool | None) -> Subject:
+        return load(
+            target,
+            kwargs=request.kwargs,
+            vocab_size=request.vocab_size or 0,
+            causal=request.causal,
+            trust_remote_code=request.trust_remote_code,
+            seed=request.seed or 0,
+            lean=lean,
+        )
+
+    settings = request.run_settings
+    subject = loaded({"weightless": True, "dense": False}.get(settings.engine or ""))
+    if subject.laws and settings.engine != "weightless" and fits(subject, settings):
+        subject = loaded(False)
+    return dense.placed(subject, settings)
 
 
 def name_of(target: Any) -> str:
@@ -129,7 +139,7 @@ def module_case(subject: Subject, request: Request, *, drop_options: bool = Fals
     )
     file = _worded(file, request, drop_options)
     case = _read(file, subject)
-    return replace(case, subject=planned(case)) if request.scheme is not None else case
+    return replace(case, subject=planned(case, request.run_settings)) if request.scheme is not None else case
 
 
 @contextmanager
@@ -144,17 +154,23 @@ def kept_weights(subject: Subject) -> Iterator[None]:
         yield
 
 
-def planned(case: Case, *, as_they_are: bool = False) -> Subject:
+def planned(case: Case, settings: Settings, *, as_they_are: bool = False) -> Subject:
     """Plan a module's weights, by the config's scheme or as they are: one forward shows what every parameter is for."""
-    from initdiag.engines import dense
+    from initdiag.engines import dense, weightless
+    from initdiag.engines.choose import choose
     from initdiag.measure.observe import as_built, survey
     from initdiag.measure.weights import measure_parameters
     from initdiag.schemes import scheme_named
     from initdiag.subjects.planned import plan_by_role
 
     init, subject = case.file.config.init, case.subject
-    weights = dense.realize(subject, init.seed, dense.AS_THEY_ARE)
-    roles, branches, wiring = dense.forward(subject, weights, case.batch, survey)
+    if choose(subject, case.batch, settings).engine == "weightless":
+        guessed = not as_they_are
+        (roles, branches, wiring), made = weightless.run(subject, case.batch, init.seed, settings, survey, guessed)
+        weights = made.weights
+    else:
+        weights = dense.realize(subject, init.seed, dense.AS_THEY_ARE)
+        roles, branches, wiring = dense.forward(subject, weights, case.batch, survey)
     if as_they_are:
         return replace(subject, plan=as_built(subject, roles, measure_parameters(weights.module)))
     sizes = {
@@ -187,25 +203,30 @@ def diagnose(
     """Run a case and judge it; returns its weights too, for the next case to draw over. `told` begins its progress."""
     from initdiag import rules, theory
     from initdiag.engines import import_torch
+    from initdiag.engines.choose import choose
     from initdiag.report import Run
 
     seed, settings, subject = case.file.config.init.seed, request.run_settings, case.subject
+    chosen = choose(subject, case.batch, settings)
     if progress:
-        drawing = f"{subject.plan.scheme}, seed {seed}: drawing weights, " if subject.drawn_by_us else ""
+        drawing = f"{subject.plan.scheme}, seed {seed}: " if subject.drawn_by_us else ""
+        drawing += "drawing weights, " if subject.drawn_by_us and chosen.engine == "dense" else ""
+        drawing += f"engine {chosen.engine} ({chosen.why}), " if chosen.why else ""
         passes = "one forward and backward" if request.backward else "one forward"
         progress(f"{told}{subject.name}, {drawing}{passes}")
     import_torch()  # only here, when all that can be wrong without it has been checked
-    from initdiag.engines import dense
+    from initdiag.engines import dense, weightless
     from initdiag.measure.observe import observe
 
-    measured, weights = dense.run(
-        subject,
-        case.batch,
-        seed,
-        settings,
-        lambda of, module, batch: observe(of, module, batch, backward=request.backward),
-        reuse,
-    )
+    def observed(of: Subject, module: Any, batch: TokenBatch) -> Measurements:
+        return observe(of, module, batch, backward=request.backward)
+
+    notes = None
+    if chosen.engine == "weightless":
+        measured, made = weightless.run(subject, case.batch, seed, settings, observed)
+        weights, notes = made.weights, made.notes
+    else:
+        measured, weights = dense.run(subject, case.batch, seed, settings, observed, reuse)
     subject = replace(subject, plan=measured.plan)
     expected = theory.expect(subject, case.batch, measured)
     findings = rules.judge(subject, measured, expected, case.file.config.gate)
@@ -213,7 +234,9 @@ def diagnose(
         subject=subject,
         batch=case.batch,
         seed=seed,
-        engine="dense",
+        engine=chosen.engine,
+        why=chosen.why,
+        notes=notes,
         dtype=dense.dtype_of(weights.module),
         measured=measured,
         expected=expected,

@@ -42,7 +42,7 @@ def plan(
     )
     if subjects.is_module_target(target):
         case = module_case(load_module(target, request, progress), request)
-        subject = case.subject if scheme is not None else planned(case, as_they_are=True)
+        subject = case.subject if scheme is not None else planned(case, request.run_settings, as_they_are=True)
         file = case.file
     else:
         file = configure(target, request)

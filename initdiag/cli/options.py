@@ -71,6 +71,15 @@ Dtype = Annotated[
         "--dtype", metavar="NAME", help=f"Of the model: {', '.join(DTYPES)}. Statistics are float32 or wider."
     ),
 ]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="dense draws the weights; weightless answers products without them, at any size; auto, the default, is "
+        "dense where that fits in memory and is no slower.",
+    ),
+]
 Threads = Annotated[
     int | None, typer.Option("--threads", help="Threads that draw weights; the numbers don't depend on it.")
 ]

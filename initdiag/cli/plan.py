@@ -27,6 +27,7 @@ def plan(
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
     threads: options.Threads = None,
+    engine: options.Engine = None,
     output_format: Annotated[
         str, typer.Option("--output-format", metavar="NAME", help=f"One of {', '.join(FORMATS)}.")
     ] = "table",
@@ -48,7 +49,7 @@ def plan(
             scheme=scheme,
             seed=seed,
             overrides=set_ or (),
-            settings=Settings(device, dtype, threads),
+            settings=Settings(device, dtype, threads, engine),
             kwargs=arguments,
             vocab_size=vocab_size,
             trust_remote_code=trust_remote_code,

@@ -125,9 +125,10 @@ class _Origins:
             for end in range(len(path), 0, -1):
                 if path[:end] in self.overrides:
                     return self.overrides[path[:end]]
-        if fault.path not in self.locations:  # `--set a.b=1` has made the unknown section a
+        section = fault.path[:2]
+        if section not in self.locations:  # `--set a.b=1` has made the unknown section a, `--set a.b.c=1` the section b
             for path, override in self.overrides.items():
-                if path[: len(fault.path)] == fault.path:
+                if path[: len(section)] == section:
                     return override
         return None
 

@@ -74,13 +74,13 @@ def _wrong_kind(error: ErrorDetails, value: object) -> str:
 
 def field_at(path: Path) -> FieldInfo | None:
     """Return the field of the schema that a path names, None where there is no such field."""
-    model: Any = Config
+    section: type[BaseModel] | None = Config
     field: FieldInfo | None = None
     for part in path:
-        if not _is_section(model) or part not in model.model_fields:
+        if section is None or part not in section.model_fields:
             return None
-        field = model.model_fields[part]
-        model = field.annotation
+        field = section.model_fields[str(part)]
+        section = _section(field.annotation)
     return field
 
 
@@ -113,6 +113,12 @@ def _is_section(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """Return the class of a section, also of one that may be null; None for any other type."""
+    sections: Iterator[type[BaseModel]] = filter(_is_section, (annotation, *get_args(annotation)))
+    return next(sections, None)
+
+
 def _choices(annotation: Any) -> tuple[Any, ...]:
     if get_origin(annotation) is Literal:
         return get_args(annotation)
@@ -131,7 +137,8 @@ def _missing(field: FieldInfo | None) -> str:
 
 def _unknown_key(path: Path) -> str:
     key = str(path[-1])
-    parent = Config if len(path) == 1 else dict(sections())[str(path[0])]
+    field = field_at(path[:-1])
+    parent = (_section(field.annotation) if field else None) or Config
     elsewhere = [f"{name}.{key}" for name, section in sections() if key in section.model_fields]
     if elsewhere:
         return f"unknown key here, expected {' or '.join(elsewhere)}"

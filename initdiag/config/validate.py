@@ -76,10 +76,9 @@ def _cross_field(raw: Mapping[str, Any]) -> Iterator[Fault]:
         section if isinstance(section := raw.get(name, {}), Mapping) else {} for name in ("model", "init", "tokens")
     )
     for field, message in inconsistencies(model):
-        named = re.findall(r"\w+", message)
-        yield Fault(
-            ("model", field), message, tuple(("model", name) for name in Architecture.model_fields if name in named)
-        )
+        named = [name.split(".") for name in re.findall(r"\w+(?:\.\w+)*", message)]
+        involved = tuple(("model", *name) for name in named if name[0] in Architecture.model_fields)
+        yield Fault(("model", *field.split(".")), message, involved)
     yield from _init(init)
     yield from _tokens(tokens, model)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 
-from initdiag.engines.settings import DEVICES, DTYPES, Settings
+from initdiag.engines.settings import DEVICES, DTYPES, ENGINES, Settings
 
 
 def import_torch() -> None:
@@ -21,4 +21,4 @@ def import_torch() -> None:
             gc.enable()
 
 
-__all__ = ["DEVICES", "DTYPES", "Settings", "import_torch"]
+__all__ = ["DEVICES", "DTYPES", "ENGINES", "Settings", "import_torch"]

@@ -14,10 +14,10 @@ from torch import nn
 from initdiag.engines.draw import draw
 from initdiag.engines.settings import Settings
 from initdiag.errors import PlanError, RunError, UsageError
+from initdiag.memory import OUT_OF_MEMORY, require_room
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
 from initdiag.subjects.guard import unchanged
-from initdiag.subjects.memory import OUT_OF_MEMORY, require_room
 from initdiag.tokens import TokenBatch
 
 Seen = TypeVar("Seen")
@@ -67,6 +67,8 @@ def placed(subject: Subject, settings: Settings) -> Subject:
     module = subject.module
     if module is None or settings in (Settings(), Settings(threads=settings.threads)):
         return subject
+    if subject.laws or subject.unrecorded:  # built without its large parameters, on the CPU
+        return replace(subject, module=module.to(getattr(torch, settings.dtype)))
     first = next(module.parameters())
     device = first.device.type if settings.device == "auto" else device_named(settings.device)
     if not subject.owned and (device != first.device.type or settings.dtype != dtype_of(module)):

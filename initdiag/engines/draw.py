@@ -7,10 +7,9 @@ schemes/distributions.py), so schemes that are compared share their randomness.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from initdiag.schemes import AsFound, Constant, Distribution, InitPlan, Normal, Uniform
 from initdiag.schemes.distributions import Truncated
+from initdiag.weightless.normals import generator_for
 
 BLOCK = 2**18  # entries drawn at a time: 1 MiB of float32 stays in the cache between the draw and what follows
 
@@ -36,16 +36,15 @@ def draw(
         for entry in plan.entries
         if before.get(entry.parameter.name) != entry.distribution and not isinstance(entry.distribution, AsFound)
     ]
-    todo.sort(key=lambda item: -item[0].numel())  # the largest first, or one thread ends with it alone
+    fill(todo, seed, threads)
+
+
+def fill(todo: Sequence[tuple[Tensor, Distribution, str]], seed: int, threads: int | None = None) -> None:
+    """Fill each tensor from its distribution, by its name."""
+    largest_first = sorted(todo, key=lambda item: -item[0].numel())  # or one thread ends with it alone
     with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
-        for done in [pool.submit(_fill, tensor, distribution, seed, name) for tensor, distribution, name in todo]:
+        for done in [pool.submit(_fill, tensor, law, seed, name) for tensor, law, name in largest_first]:
             done.result()
-
-
-def generator_for(seed: int, name: str) -> torch.Generator:
-    """Return the generator of one parameter."""
-    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
-    return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little"))
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ from initdiag.measure.values import total
 from initdiag.measure.weights import digest, spaced
 from initdiag.schemes import Role
 from initdiag.schemes.roles import LINEAR_WEIGHTS
+from initdiag.weightless.lazy import is_lazy
 
 DRAWN = frozenset({*LINEAR_WEIGHTS, Role.TOKEN_EMBEDDING, Role.ROUTER, Role.BIAS})
 CONSTANTS = frozenset({Role.NORM_SCALE, Role.NORM_BIAS, Role.MULTIPLIER})
@@ -64,6 +65,8 @@ def _candidates(module: nn.Module, roles: Mapping[str, Role]) -> dict[str, Tenso
     found: dict[str, Tensor] = {}
     memory = set()
     for name, parameter in module.named_parameters():
+        if is_lazy(parameter):  # drawn by its own name, so equal to no other
+            continue
         place = (parameter.data_ptr(), parameter.shape, parameter.stride(), parameter.device)
         if place not in memory and _judged(parameter, roles.get(name)):
             memory.add(place)
@@ -72,7 +75,7 @@ def _candidates(module: nn.Module, roles: Mapping[str, Role]) -> dict[str, Tenso
 
 
 def _judged(parameter: nn.Parameter, role: Role | None) -> bool:
-    if parameter.numel() <= FEWEST or not parameter.is_floating_point() or parameter.device.type == "meta":
+    if parameter.numel() <= FEWEST or not parameter.is_floating_point():
         return False
     if role is Role.POSITION_EMBEDDING and _sinusoidal(parameter.detach()):
         return False

@@ -18,6 +18,9 @@ from torch.autograd.function import BackwardCFunction
 from initdiag.measure.lens_values import GradientMeasure
 from initdiag.measure.statistics import BLOCK, widened
 from initdiag.measure.values import total
+from initdiag.weightless.factors import Gradient
+from initdiag.weightless.gradients import thin_products
+from initdiag.weightless.lazy import Lazy
 
 CHUNK = 2**20  # logits whose softmax is held at a time
 
@@ -26,6 +29,8 @@ NORM_FITS = 1e-15  # below this norm the squares of float32 begin to vanish
 
 def norm(x: Tensor) -> float:
     """Return ‖x‖₂, accumulated in float32 blocks whose squares add up in float64; 0 only where every entry is 0."""
+    if isinstance(x, Lazy) and isinstance(x.value, Gradient):
+        return x.value.norm()
     x = x.coalesce().values() if x.is_sparse else x
     blocks = x.detach().reshape(-1).split(BLOCK)
     found = _norm(blocks, widened)
@@ -92,7 +97,8 @@ def backward(loss: Tensor, module: nn.Module) -> GradientMeasure:
     found: dict[str, float] = {}
     if trainable and loss.requires_grad:
         run = _accumulated if _runs_python(loss) else _captured
-        run(loss, trainable, lambda name, gradient: found.__setitem__(name, norm(gradient)))
+        with thin_products(trainable.values()):
+            run(loss, trainable, lambda name, gradient: found.__setitem__(name, norm(gradient)))
     norms = tuple((name, found[name]) for name in trainable if name in found)
     return GradientMeasure(
         norms=norms,

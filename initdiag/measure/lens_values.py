@@ -27,7 +27,8 @@ class ParameterMeasure:
 
     kurtosis: fourth standardised moment, 3 for a normal, 1.8 for a uniform (nan where std is 0). max_abs: largest
     |entry|. stable_rank: ‖A‖²_F/‖A‖²₂ of a sample A of at most 256 × 256 entries, over its smaller side (None for
-    tensors of fewer than two axes). digest: hash of its bytes. buffer: it is no parameter.
+    tensors of fewer than two axes). digest: hash of its bytes. buffer: it is no parameter. drawn: it has entries;
+    else (weightless engine) mean, std and kurtosis are those of its law, and the rest isn't known.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ParameterMeasure:
     digest: str = ""
     buffer: bool = False
     trainable: bool = True
+    drawn: bool = True
 
     @property
     def numel(self) -> int:

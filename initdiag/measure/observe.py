@@ -25,6 +25,7 @@ from initdiag.subjects import UNPLANNED, Subject
 from initdiag.subjects.calling import Outcome, call, raise_explained
 from initdiag.tokens import TokenBatch
 from initdiag.trace import Tracer
+from initdiag.weightless.lazy import is_lazy
 
 STEPS = 3  # of SGD, after which a parameter without a gradient is dead: zero head and zero branches need two
 
@@ -200,5 +201,7 @@ def _gradients(subject: Subject, module: nn.Module, traced: Traced, inputs: Tens
             raise_explained(subject, module, error, inputs, "backward of its loss")
         if not seen.zero:
             return seen
+        if any(map(is_lazy, module.parameters())):
+            return replace(seen, skipped="parameters without entries can't be trained (--engine dense)")
         revival = dead_parameters(module, loss_of, seen.zero, STEPS)
         return replace(seen, dead=revival.dead, steps=revival.steps, skipped=revival.skipped)

@@ -11,13 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from initdiag.measure.lens_values import ProbeMeasure
 from initdiag.measure.statistics import as_sequences, widened
+from initdiag.schemes import Constant, Normal
 from initdiag.trace import Addition, Tracer
+from initdiag.weightless import Law
+from initdiag.weightless.lazy import source_of
+from initdiag.weightless.source import Source
 
 LONGEST = 16  # tokens: enough for an order to matter, and a fraction of a forward over the batch
 SHORTEST = 4  # two tokens before the change, two to be exchanged
@@ -98,10 +103,15 @@ def awake(module: nn.Module) -> Iterator[None]:
     The noise has a generator of its own, and the values are written below autograd's version counters.
     """
     generator = torch.Generator().manual_seed(SEED)
+    laws: list[tuple[Source, Law]] = []
     shut: list[tuple[Tensor, Tensor | tuple[slice, Tensor] | None, Tensor | float]] = []
     try:
         for parameter in module.parameters():
             if not parameter.is_floating_point() or not parameter.numel():
+                continue
+            if (source := source_of(parameter)) is not None:
+                laws.append((source, source.law))
+                source.law = _awake(source.law, max(parameter.shape[-2:]) ** -0.5)
                 continue
             values = parameter.data
             if parameter.numel() == max(parameter.shape, default=1):
@@ -120,8 +130,17 @@ def awake(module: nn.Module) -> Iterator[None]:
                     values[where] = noise.to(values)
         yield
     finally:
+        for source, law in laws:
+            source.law = law
         for values, where, before in reversed(shut):
             values[... if where is None else where] = before
+
+
+def _awake(law: Law, std: float) -> Law:
+    """The law of a matrix without entries, its zero rows drawn."""
+    zero = Constant(0.0)
+    pieces = (replace(p, distribution=Normal(std)) if p.distribution == zero and not p.mean else p for p in law.pieces)
+    return Law(tuple(pieces))
 
 
 def _zero_rows(values: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from initdiag.measure.lens_values import ParameterMeasure
 from initdiag.measure.statistics import BLOCK, moments, widened
 from initdiag.measure.values import total
+from initdiag.weightless.lazy import source_of
+from initdiag.weightless.source import Source
 
 HASHED = 2**16  # bytes of a tensor that its digest reads: blake2b takes half a second for all of GPT-2 small
 
@@ -37,7 +39,27 @@ def measure_buffers(module: nn.Module) -> tuple[ParameterMeasure, ...]:
     return tuple(_measure(name, tensor, buffer=True) for name, tensor in dense)
 
 
+def _by_law(name: str, tensor: Tensor, source: Source) -> ParameterMeasure:
+    """What the law of a parameter without entries says of them; of several pieces, over all of their entries."""
+    pieces, rows = source.law.pieces, source.law.pieces[-1].stop
+    mean = total(piece.centre * (piece.stop - piece.start) for piece in pieces) / rows
+    square = total((piece.std**2 + (piece.centre - mean) ** 2) * (piece.stop - piece.start) for piece in pieces) / rows
+    return ParameterMeasure(
+        name=name,
+        mean=mean,
+        std=math.sqrt(square),
+        not_finite=0,
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        kurtosis=pieces[0].distribution.kurtosis if len(pieces) == 1 else math.nan,
+        drawn=False,
+        trainable=tensor.requires_grad,
+    )
+
+
 def _measure(name: str, tensor: Tensor, *, buffer: bool) -> ParameterMeasure:
+    if (source := source_of(tensor)) is not None:
+        return _by_law(name, tensor, source)
     numbers = _numbers(tensor.detach())
     mean, spread, not_finite = moments(numbers)
     std = spread**0.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -11,6 +11,17 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
 NormKind = Literal["layernorm", "rmsnorm"]
 Placement = Literal["pre", "post"]
 PositionKind = Literal["learned", "sinusoidal", "rotary", "none"]
+
+
+class RotaryScaling(BaseModel):
+    """How Llama 3.1 slows rotary positions down for a longer context; `initdiag.model.positions` has the formula."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    factor: float = Field(ge=1, le=1e6, description="how many times slower the slow pairs of features turn")
+    low: float = Field(gt=0, le=1e6, description="a pair that turns fewer times than this within context is slow")
+    high: float = Field(gt=0, le=1e6, description="a pair that turns more times than this within context is left alone")
+    context: int = Field(ge=1, le=2**28, description="the context before the scaling, in tokens")
 
 
 class Architecture(BaseModel):
@@ -49,6 +60,18 @@ class Architecture(BaseModel):
         default="pre", description="pre: x + f(norm(x)), as in GPT-2; post: norm(x + f(x)), as in the first Transformer"
     )
     position: PositionKind = Field(default="learned", description="how a token learns where it is")
+    rotary_base: float = Field(
+        default=10_000.0,
+        gt=1,
+        le=1e12,
+        description="rotary: the i-th pair of features turns by rotary_base^(-2i / head_dim) radians a token",
+    )
+    rotary_scaling: RotaryScaling | None = Field(
+        default=None,
+        description="rotary: longer context as in Llama 3.1, {factor: 8, low: 1, high: 4, context: 8192}. Pairs that "
+        "turn fewer than low times within context turn factor times slower, those above high as before, between them "
+        "the change is gradual; default: none",
+    )
     tied: bool = Field(default=True, description="the head is the transposed token embedding")
     biases: bool = Field(default=True, description="biases in the linear layers of the blocks, and in LayerNorm")
     final_norm: bool = Field(
@@ -64,8 +87,7 @@ class Architecture(BaseModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Architecture:
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        for field, message in inconsistencies(given):
+        for field, message in inconsistencies(self.model_dump(exclude_unset=True)):
             raise ValueError(f"{field}: {message}")
         return self
 
@@ -73,7 +95,8 @@ class Architecture(BaseModel):
 def inconsistencies(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (field, what is wrong) for what no field can know alone; fields that aren't usable are skipped.
 
-    Works on the raw mapping of a config file, so that these problems are reported together with all others.
+    Works on the raw mapping of a config file, so that these problems are reported together with all others. A field of
+    `rotary_scaling` has a dotted name, also where a message mentions it.
     """
 
     def whole(name: str) -> int | None:
@@ -92,3 +115,25 @@ def inconsistencies(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "position", f"rotary turns pairs of features; expected an even head_dim, found {head_dim}"
     if given.get("position") == "sinusoidal" and d_model and d_model % 2:
         yield "position", f"sinusoidal positions come in pairs of features; expected an even d_model, found {d_model}"
+    yield from _rotary_inconsistencies(given)
+
+
+def _rotary_inconsistencies(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    def number(section: Mapping[str, Any], name: str) -> float | None:
+        value = section.get(name)
+        usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1e12
+        return value if usable else None
+
+    fields = Architecture.model_fields
+    base, scaling = number(given, "rotary_base"), given.get("rotary_scaling")
+    position = given.get("position", fields["position"].default)
+    if position != "rotary" and position in get_args(PositionKind):
+        instead = f"with position {position}, expected position rotary"
+        if base is not None and base != fields["rotary_base"].default:  # it would be without effect, and look as if
+            yield "rotary_base", f"found {base:.12g} {instead}, or no rotary_base"
+        if isinstance(scaling, Mapping):
+            yield "rotary_scaling", f"found {instead}, or no rotary_scaling"
+    if isinstance(scaling, Mapping):
+        low, high = number(scaling, "low"), number(scaling, "high")
+        if low is not None and high is not None and low >= high:
+            yield "rotary_scaling.low", f"found {low:.12g}, expected less than rotary_scaling.high, {high:.12g}"

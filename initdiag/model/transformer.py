@@ -114,11 +114,14 @@ class Transformer(nn.Module):
             x = x + self.position_embedding(torch.arange(length, device=ids.device))
         elif self.shape.position == "sinusoidal":
             x = x + sinusoids(length, self.shape.d_model, like=x)
-        turn = rotation(length, self.shape.head_dim, like=x) if self.shape.position == "rotary" else None
+        turn = self._rotation(length, like=x) if self.shape.position == "rotary" else None
         for block in self.blocks:
             x = block(x, turn)
         final: Tensor = self.final_norm(x)
         return final
+
+    def _rotation(self, length: int, like: Tensor) -> Rotation:
+        return rotation(length, self.shape.head_dim, like, self.shape.rotary_base, self.shape.rotary_scaling)
 
     def logits(self, states: Tensor, rows: slice = slice(None)) -> Tensor:
         """Return the logits of a range of the vocabulary: (…, d_model) -> (…, number of rows)."""

@@ -37,6 +37,8 @@ def _run(run: Run, command: str) -> dict[str, Any]:
         "scheme_parameters": dict(run.subject.plan.settings),
         "seed": run.seed,
         "engine": run.engine,
+        "engine_reason": run.why,
+        "weightless": model.weightless(run),
         "dtype": run.dtype,
         "tokens": {
             "source": run.batch.source,

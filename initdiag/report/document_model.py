@@ -157,3 +157,15 @@ def parts(of: tuple[Part, ...]) -> list[dict[str, Any]]:
 def declared_std(distribution: Distribution) -> float | None:
     """Return the std that a distribution promises; None where nobody promised one."""
     return None if isinstance(distribution, AsFound) else distribution.std
+
+
+def weightless(run: Run) -> dict[str, Any] | None:
+    """What a weightless run did without; None for a dense one."""
+    if run.notes is None:
+        return None
+    return {
+        "parameters": run.notes.parameters,
+        "entries": run.notes.entries,
+        "asymptotic": list(run.notes.asymptotic),
+        "made_real": [{"parameter": name, "why": why} for name, why in run.notes.made_real],
+    }

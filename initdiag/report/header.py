@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from initdiag.report.facts import size
-from initdiag.report.numbers import counted, layers
+from initdiag.report.numbers import abridged, counted, layers
 from initdiag.report.report import Run
 from initdiag.rules import Severity
 from initdiag.subjects import InitHistory
+from initdiag.subjects.subject import without_layers
 
 PLACEMENTS = {"pre": "pre-norm", "post": "post-norm", "sandwich": "sandwich norm", "none": "no norms on the branches"}
 
@@ -20,7 +21,25 @@ def header_lines(run: Run) -> tuple[str, ...]:
         f"tokens: {run.batch.describe()}",
         f"engine: {run.engine}, {run.dtype}, {run.versions['device']}; torch {run.versions['torch']}, "
         f"initdiag {run.versions['initdiag']}",
+        *engine_lines(run),
     )
+
+
+def engine_lines(run: Run) -> tuple[str, ...]:
+    """Return why this engine was taken, where it was chosen, and what a weightless run did without."""
+    lines = [f"chosen: {run.engine}, since {run.why}"] if run.why else []
+    if (notes := run.notes) is not None:
+        without = f"{notes.parameters} of {counted(len(run.measured.parameters), 'parameter')}"
+        exact = "" if notes.asymptotic else "; products exact in distribution"
+        lines.append(f"weightless: {without} have no entries ({abridged(notes.entries)}){exact}")
+        if notes.asymptotic:
+            names = ", ".join(without_layers(notes.asymptotic))
+            lines.append(f"asymptotic: uniform or truncated entries, exact only as widths grow: {names}")
+        reasons: dict[str, list[str]] = {}
+        for name, why in notes.made_real:
+            reasons.setdefault(why, []).append(name)
+        lines += [f"made real, since {why}: {', '.join(without_layers(names))}" for why, names in reasons.items()]
+    return tuple(lines)
 
 
 def drawn_by(run: Run) -> str:

@@ -57,10 +57,15 @@ def layers(count: int) -> str:
 
 def parameters(count: int) -> str:
     """Write a number of parameters: '124.4 M parameters'."""
+    return f"{abridged(count)} parameters"
+
+
+def abridged(count: int) -> str:
+    """Write a large number: '124.4 M'."""
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if count >= size:
-            return f"{count / size:.1f} {unit} parameters"
-    return f"{count} parameters"
+            return f"{count / size:.1f} {unit}"
+    return str(count)
 
 
 def bar(value: float, largest: float, width: int, ascii_only: bool) -> str:

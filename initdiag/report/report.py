@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from initdiag.engines.notes import WeightlessNotes
 from initdiag.errors import UsageError
 from initdiag.measure import Measurements
 from initdiag.rules import Finding, Severity
@@ -15,7 +16,10 @@ from initdiag.tokens import TokenBatch
 
 @dataclass(frozen=True)
 class Run:
-    """One model with one scheme and one seed: what was run, measured, expected and found."""
+    """One model with one scheme and one seed: what was run, measured, expected and found.
+
+    why: the reason for the engine, where it was chosen for the caller. notes: of a weightless run.
+    """
 
     subject: Subject
     batch: TokenBatch
@@ -26,6 +30,8 @@ class Run:
     expected: Expectations
     findings: tuple[Finding, ...]
     versions: Mapping[str, str]
+    why: str = ""
+    notes: WeightlessNotes | None = None
 
     @property
     def scheme(self) -> str:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from initdiag.errors import InitdiagError, RunError
+from initdiag.memory import OUT_OF_MEMORY
 from initdiag.subjects.forward_errors import explain
 from initdiag.subjects.frames import is_ours, prints_to_stderr
-from initdiag.subjects.memory import OUT_OF_MEMORY
 from initdiag.subjects.outputs import read_outputs
 from initdiag.subjects.quiet import quiet
 from initdiag.subjects.subject import Subject

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 from initdiag.schemes.distributions import Constant, Normal, Truncated, Uniform
 
@@ -27,7 +27,8 @@ class Content:
     fresh: some of it may be memory that nothing wrote. author: whose code wrote it last, "torch" for the constructors
     of torch.nn, else "user". rewritten: the user's code wrote over what those constructors had written. zeroed: share
     of it that was zeroed after the last whole write. pieces: other writes to parts of it since then. piece_factor: a
-    number that a part of "itself" was multiplied by.
+    number that a part of "itself" was multiplied by. parts: where parts of it hold something else each, all of them, in
+    order; () where it is one. why: of an "unknown" one, what made it so.
     """
 
     base: str
@@ -41,6 +42,8 @@ class Content:
     zeroed: float = 0.0
     pieces: int = 0
     piece_factor: float = 1.0
+    parts: tuple[Part, ...] = ()
+    why: str = ""
 
     @property
     def distribution(self) -> Normal | Uniform | Constant | Truncated | None:
@@ -60,6 +63,14 @@ class Content:
             case "truncated":
                 return Truncated(scale, self.cut)
         return None
+
+
+class Part(NamedTuple):
+    """Entries start … stop − 1 of a storage, and what they hold."""
+
+    start: int
+    stop: int
+    content: Content
 
 
 UNKNOWN = Content("unknown")
@@ -92,7 +103,7 @@ def drawn(operation: str, given: Mapping[str, Any], number: float | None) -> Con
         case "ones":
             return Content("constant", 1.0)
         case "full" | "fill":
-            return UNKNOWN if number is None else Content("constant", number)
+            return unknown_after("filled with a value of its own") if number is None else Content("constant", number)
         case "randn":
             return Content("normal")
         case "rand":
@@ -103,18 +114,25 @@ def drawn(operation: str, given: Mapping[str, Any], number: float | None) -> Con
             low, high = float(given["from"]), float(given["to"])
             return Content("uniform", (low + high) / 2, (high - low) / 2)
         case name if name in OTHER_DRAWS:
-            return UNKNOWN
+            return unknown_after(f"filled by {name}()")
     return None
+
+
+def unknown_after(why: str) -> Content:
+    """Return an unknown content with the words for what made it so."""
+    return replace(UNKNOWN, why=why)
 
 
 def truncated(mean: float, std: float, low: float, high: float) -> Content:
     """Return N(mean, std²) cut to [low, high]."""
     if not std > 0:
-        return UNKNOWN
+        return unknown_after("trunc_normal_ without a spread")
     below, above = (mean - low) / std, (high - mean) / std
     if min(below, above) >= NO_CUT:
         return Content("normal", mean, std)
-    return Content("truncated", mean, std, above) if math.isclose(below, above, rel_tol=1e-6) else UNKNOWN
+    if math.isclose(below, above, rel_tol=1e-6):
+        return Content("truncated", mean, std, above)
+    return unknown_after("trunc_normal_ with bounds that don't lie evenly around the mean")
 
 
 def transformed(operation: str, content: Content, number: float | None, given: Mapping[str, Any]) -> Content:
@@ -125,7 +143,13 @@ def transformed(operation: str, content: Content, number: float | None, given: M
     """
     if operation in SAME:
         return content
-    unknown = replace(content, base="unknown", cut=math.inf)
+    made = _transformed(operation, replace(content, parts=()), number, given)
+    parts = (part._replace(content=_transformed(operation, part.content, number, given)) for part in content.parts)
+    return replace(made, parts=tuple(parts))
+
+
+def _transformed(operation: str, content: Content, number: float | None, given: Mapping[str, Any]) -> Content:
+    unknown = replace(content, base="unknown", cut=math.inf, why=content.why or f"{operation}() was applied to it")
     if operation == "neg":
         return _affine(content, -1.0, 0.0)
     if operation == "erfinv":
@@ -153,13 +177,18 @@ def transformed(operation: str, content: Content, number: float | None, given: M
 def in_part(content: Content, new: Content | None, share: float, factor: float | None) -> Content:
     """Return a content after a write to a share of it: `new` stands there now, or it was multiplied by a factor."""
     zeros = new is not None and new.base == "constant" and new.mean == 0
-    if content.base == "constant" and new is not None and (new.base, new.mean) == ("constant", content.mean):
+    if same_constant(content, new):
         return content
     if zeros and content.base != "itself" and content.zeroed + share <= FEW:
         return replace(content, zeroed=content.zeroed + share)
     if content.base == "itself" and factor is not None and not content.pieces:
         return replace(content, pieces=1, piece_factor=factor)
     return replace(content, pieces=content.pieces + 1)
+
+
+def same_constant(content: Content, new: Content | None) -> bool:
+    """Whether a write leaves a constant as it is."""
+    return content.base == "constant" and new is not None and (new.base, new.mean) == ("constant", content.mean)
 
 
 def _affine(content: Content, factor: float, shift: float) -> Content:

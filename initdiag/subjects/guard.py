@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from initdiag.errors import RunError
 from initdiag.subjects.global_state import random_states, set_algorithms, switches
+from initdiag.weightless.lazy import is_lazy
 
 COPIED = 1 << 26  # bytes; larger buffers (caches of keys and values) are watched like parameters, not copied
 SAMPLE = 64  # numbers of a tensor: sees a write to all of it, through .data as well, in about 10 µs
@@ -146,7 +147,7 @@ def _tensors(module: nn.Module, all_copied: bool) -> list[_Kept]:
     kept: dict[int, _Kept] = {}
     with torch.no_grad():
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-            if id(tensor) not in kept and not tensor.is_meta and tensor.layout is torch.strided:
+            if id(tensor) not in kept and not tensor.is_meta and not is_lazy(tensor) and tensor.layout is torch.strided:
                 copied = all_copied or (not isinstance(tensor, nn.Parameter) and tensor.nbytes <= COPIED)
                 hooks = getattr(tensor, "_post_accumulate_grad_hooks", None)
                 kept[id(tensor)] = _Kept(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from initdiag.errors import RunError, UsageError, as_typed, printable
 from initdiag.subjects.config_fields import config_from, place
 from initdiag.subjects.declared import declared_by, read, text_part
 from initdiag.subjects.frames import failing_line, first_line
-from initdiag.subjects.memory import require_room
 from initdiag.subjects.quiet import import_transformers, quiet
 from initdiag.subjects.subject import Declared
 
@@ -28,6 +27,20 @@ _LISTS = {  # how a class is called by transformers' own tables
 LARGE = 10**9  # parameters, from which the memory is looked at before it is taken
 _EXPECTED = "a causal, masked or sequence-to-sequence language model, such as gpt2, bert or t5"
 _DROPPED = ("quantization_config", "attn_implementation", "_attn_implementation", "experts_implementation")
+
+
+@dataclass(frozen=True)
+class HuggingFace:
+    """What a config says: the folder's name (or the file's, where it isn't config.json), vocab_size, what is declared,
+    and a function that builds the module with the class's own init in torch's default dtype. large: it may have a
+    billion parameters or more.
+    """
+
+    name: str
+    vocab_size: int
+    declared: Declared
+    build: Callable[[], Any]
+    large: bool
 
 
 def is_hf_config(path: Path | str) -> bool:
@@ -47,7 +60,7 @@ def is_hf_config(path: Path | str) -> bool:
 
 def load_hf(
     target: Path | str, trust_remote_code: bool = False, kwargs: Mapping[str, Any] | None = None
-) -> tuple[str, int, Declared, Callable[[], Any]]:
+) -> HuggingFace:
     """Read a config and find its class.
 
     Args:
@@ -55,10 +68,7 @@ def load_hf(
             from the folder or from the cache of the Hugging Face hub. kwargs: fields to set in its place; of a
             composite config {"text_config": {…}}.
 
-    Returns:
-        The folder's name (or the file's, where it isn't config.json), vocab_size, what is declared, and a function
-        that builds the module with the class's own init in torch's default dtype. Quantization is left out: it comes
-        after the init.
+    Quantization is left out: it comes after the init.
 
     Raises:
         UsageError: the file, a field, or what is asked in kwargs. RunError: from build(), the class can't be built.
@@ -99,13 +109,6 @@ def load_hf(
             with quiet():
                 options = {"trust_remote_code": True} if remote else {}
                 factory = getattr(transformers, auto).from_config if cls is None else cls._from_config
-                if _is_large(config):
-                    with torch.device("meta"):
-                        empty = factory(copy.deepcopy(config), **options if cls is None else {})
-                    needed = sum(parameter.numel() for parameter in empty.parameters())
-                    dtype = torch.get_default_dtype()
-                    instead = "Use fewer layers, as with --kwargs '{\"num_hidden_layers\": 2}'"
-                    require_room(name, needed * dtype.itemsize, str(dtype).removeprefix("torch."), "cpu", instead)
                 return factory(copy.deepcopy(config), dtype=torch.get_default_dtype(), **options if cls is None else {})
         except (RunError, torch.OutOfMemoryError, MemoryError):
             raise
@@ -115,7 +118,7 @@ def load_hf(
             where = failing_line(error)
             raise RunError(f"{shown}: {title} can't be built from it: {first_line(error)} ({where})") from error
 
-    return name, size, declared, build
+    return HuggingFace(name, size, declared, build, _is_large(config))
 
 
 def _is_large(config: Any) -> bool:

@@ -15,13 +15,14 @@ import torch
 from torch import nn
 
 from initdiag.errors import RunError, UsageError, printable, require_type
+from initdiag.memory import OUT_OF_MEMORY
 from initdiag.subjects.frames import failing_line, first_line
 from initdiag.subjects.history import InitHistory
 from initdiag.subjects.huggingface import is_hf_config, load_hf
 from initdiag.subjects.import_path import load_factory
-from initdiag.subjects.memory import OUT_OF_MEMORY
+from initdiag.subjects.lean import Lean, build_lean
 from initdiag.subjects.module import from_module
-from initdiag.subjects.recorder import build_watched
+from initdiag.subjects.recorder import Built, build_watched
 from initdiag.subjects.second_init import second_init
 from initdiag.subjects.signatures import arguments_for
 from initdiag.subjects.subject import Declared, Subject
@@ -36,15 +37,24 @@ def load_module(
     causal: bool | None = None,
     trust_remote_code: bool = False,
     seed: int = 0,
+    lean: bool | None = False,
 ) -> Subject:
     """Make the Subject of a module, a Subject, a function that builds one, an import path or a Hugging Face config.
 
     What is built is built with `seed`, and the global random state is put back.
 
+    Args:
+        lean: build it without its large parameters, and record what they are drawn from; None: where it may have a
+            billion of them, or doesn't fit in memory.
+
     Raises:
         UsageError: the target or its arguments are wrong. RunError: it can't be built, or not be looked at.
     """
     if isinstance(target, Subject | nn.Module):
+        if lean:
+            raise UsageError(
+                "--engine weightless: this module has its weights already; give the class or function that builds it"
+            )
         if kwargs:
             raise UsageError("kwargs: the module is already built; give the class or function that builds it")
         given = target if isinstance(target, Subject) else Subject(target)
@@ -68,17 +78,22 @@ def load_module(
     if isinstance(target, str | Path):
         text = str(target)
         if is_hf_config(text):
-            name, size, declared, build = load_hf(text, trust_remote_code, kwargs)
-            vocab_size = vocab_size or size
+            found = load_hf(text, trust_remote_code, kwargs)
+            name, declared, build = found.name, found.declared, found.build
+            vocab_size, lean = vocab_size or found.vocab_size, found.large if lean is None else lean
         else:
             name, build = load_factory(text, kwargs)
     else:
         build = _called(target, name, kwargs)
-    module, history = _built(build, name, seed)
+    made = _built(build, name, seed, bool(lean))
     typed = printable(str(target)) if isinstance(target, str | Path) else name
-    subject = from_module(module, vocab_size=vocab_size, name=name, causal=causal, target=typed)
+    subject = from_module(
+        made.module, vocab_size=vocab_size, name=name, causal=causal, target=typed, lean=isinstance(made, Lean)
+    )
+    if isinstance(made, Lean):
+        subject = replace(subject, laws=made.laws, unrecorded=dict(made.unrecorded))
     known = {field: value for field, value in vars(declared).items() if value is not None}
-    subject = replace(subject, declared=replace(subject.declared, **known), history=history, owned=True)
+    subject = replace(subject, declared=replace(subject.declared, **known), history=_watched(made), owned=True)
     return replace(subject, causal=subject.declared.causal if causal is None else causal)
 
 
@@ -93,10 +108,10 @@ def _called(function: Callable[..., Any], name: str, kwargs: Mapping[str, Any]) 
     return lambda: function(**arguments)
 
 
-def _built(build: Callable[[], Any], name: str, seed: int) -> tuple[nn.Module, InitHistory]:
+def _built(build: Callable[[], Any], name: str, seed: int, lean: bool) -> Built | Lean:
     with seeded(seed):
         try:
-            built = build_watched(_made(build, name))
+            return build_lean(_made(build, name)) if lean else build_watched(_made(build, name))
         except (RunError, UsageError, torch.OutOfMemoryError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
@@ -105,7 +120,11 @@ def _built(build: Callable[[], Any], name: str, seed: int) -> tuple[nn.Module, I
             where = failing_line(error)
             said = f"building it fails: {first_line(error)}"
             raise RunError(f"{name}: {said}" + (f" at {where}" if where else "")) from error
-    return built.module, replace(
+
+
+def _watched(made: Built | Lean) -> InitHistory:
+    built = made.built if isinstance(made, Lean) else made
+    return replace(
         _history(built.module),
         watched=True,
         unwritten=built.unwritten,

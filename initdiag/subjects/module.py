@@ -34,13 +34,14 @@ def from_module(
     name: str = "",
     causal: bool | None = None,
     target: str = "",
+    lean: bool = False,
 ) -> Subject:
     """Make a Subject of a module that has its weights; nothing in it changes.
 
     Args:
         module: what torch.compile, DataParallel or DistributedDataParallel have wrapped is taken out.
         forward, vocab_size, name, causal: as in `Subject`; 0, "" and None are found out.
-        target: what the user typed.
+        target: what the user typed. lean: some of its parameters are on the meta device, as they should be.
 
     Raises:
         UsageError: vocab_size can't be found, or is no positive number.
@@ -52,7 +53,7 @@ def from_module(
         raise UsageError(f"vocab_size {vocab_size}: expected at least 1, or 0 to find it in the module")
     module = unwrapped(module)
     name = name or type(module).__name__
-    require_supported(module, name)
+    require_supported(module, name, lean)
     declared = _declared(module)
     causal = declared.causal if causal is None else causal
     return Subject(
@@ -77,7 +78,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
             return module
 
 
-def require_supported(module: nn.Module, name: str) -> None:  # noqa: PLR0912 - one branch for each thing that is not supported
+def require_supported(module: nn.Module, name: str, lean: bool = False) -> None:  # noqa: PLR0912 - one branch for each thing that is not supported
     """Check that a module holds ordinary weights.
 
     Raises:
@@ -110,7 +111,7 @@ def require_supported(module: nn.Module, name: str) -> None:  # noqa: PLR0912 - 
             raise RunError(
                 f"{name}: '{path}' is sharded (DTensor), which initdiag can't read; give it the unsharded module"
             )
-        if tensor.is_meta:
+        if tensor.is_meta and not lean:
             raise RunError(
                 f"{name}: '{path}' is on the meta device, so it has no weights; build the module on a real device, or "
                 f"name its class or factory (model.py:{name}) and let initdiag build it"
@@ -121,7 +122,7 @@ def require_supported(module: nn.Module, name: str) -> None:  # noqa: PLR0912 - 
                 f"{name}: '{path}' is quantized ({str(tensor.dtype).removeprefix('torch.')}), and init is not: "
                 f"give the module before quantization"
             )
-        if tensor.device != tensors[0][1].device:
+        if tensor.device != tensors[0][1].device and not lean:
             raise RunError(
                 f"{name} is on more than one device: '{tensors[0][0]}' on {tensors[0][1].device}, '{path}' on "
                 f"{tensor.device}; move it to one with module.to(...)"

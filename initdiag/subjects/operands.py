@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -55,3 +56,29 @@ def storage_key(tensor: Tensor) -> int | None:
 def whole(tensor: Tensor) -> bool:
     """Whether a tensor covers all of its storage."""
     return storage_key(tensor) is None or tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+
+
+def span(tensor: Tensor) -> list[tuple[int, int]] | None:
+    """Return which entries of its storage a tensor is, as (first, one past the last); None where they are no range."""
+    start = int(tensor.storage_offset())
+    return [(start, start + tensor.numel())] if tensor.is_contiguous() else None
+
+
+def row_spans(operation: str, given: Mapping[str, Any]) -> list[tuple[int, int]] | None:
+    """Return the entries that weight[index] = value writes, for an index of rows; None for every other write."""
+    tensor = given.get("self")
+    if operation == "index_put" and not given["accumulate"] and len(given["indices"]) == 1:
+        index = given["indices"][0]
+    elif operation == "index_fill" and given["dim"] == 0:
+        index = given["index"]
+    else:
+        return None
+    if not isinstance(tensor, Tensor) or not tensor.is_contiguous() or index is None or index.is_meta:
+        return None
+    if index.dtype == torch.bool:
+        if index.dim() != 1:
+            return None
+        index = index.nonzero()
+    start, length = int(tensor.storage_offset()), tensor.numel() // max(len(tensor), 1)
+    rows = sorted({int(row) % len(tensor) for row in index.flatten().tolist()})
+    return [(start + row * length, start + (row + 1) * length) for row in rows]

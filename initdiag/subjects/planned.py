@@ -8,6 +8,7 @@ from dataclasses import replace
 from torch import nn
 
 from initdiag.schemes import AsFound, InitPlan, Parameter, PlannedParameter, Role, Scheme, make_plan
+from initdiag.weightless.lazy import source_of
 
 KEPT = (Role.NORM_SCALE, Role.NORM_BIAS, Role.MULTIPLIER, Role.OTHER)
 
@@ -33,7 +34,12 @@ def plan_by_role(
     for parameter in roles:
         entry = drawn.by_name.get(parameter.name)
         if entry is None:
-            std = float(tensors[parameter.name].detach().float().std(correction=0))
+            source = source_of(tensors[parameter.name])
+            std = (
+                source.law.pieces[0].std
+                if source
+                else float(tensors[parameter.name].detach().float().std(correction=0))
+            )
             entry = PlannedParameter(parameter, AsFound(std), std)
         entries.append(entry)
     return replace(drawn, entries=tuple(entries))

@@ -42,8 +42,13 @@ def build_watched(build: Callable[[], nn.Module]) -> Built:
     Memory that build() leaves unwritten is NaN afterwards (integers: the largest value). torch's deterministic
     settings are restored; seeds are the caller's business. On the meta device there is no memory to be unwritten.
     """
-    with _deterministic_fill(), Recorder() as recorder:
+    with deterministic_fill(), Recorder() as recorder:
         module = build()
+    return seen(module, recorder)
+
+
+def seen(module: nn.Module, recorder: Recorder) -> Built:
+    """Say what a recorder saw of a module that was built under it."""
     tensors = dict(named_tensors(module))
     contents = {name: content for name, tensor in tensors.items() if (content := recorder.content(tensor)) is not None}
     distributions = {name: content.distribution for name, content in contents.items()}
@@ -87,7 +92,7 @@ def _untouched(contents: Mapping[str, Content], tensors: Mapping[str, Tensor]) -
 
 
 @contextmanager
-def _deterministic_fill() -> Iterator[None]:
+def deterministic_fill() -> Iterator[None]:
     """Let torch fill new memory with NaN (integers: the largest value); warn only where it has no deterministic way.
 
     set_deterministic_debug_mode is use_deterministic_algorithms without its import of torch._inductor.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from initdiag.errors import Place
 from initdiag.schemes import InitPlan, Role
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 from initdiag.subjects.history import NOT_WATCHED, InitHistory
+from initdiag.weightless import Law
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -68,6 +69,8 @@ class Subject:
         logits of all tokens never exist at once.
     locate(path) says who sets a value of the config, for findings that point there.
     declared and history: what its config promises, and what its init code was seen to do.
+    laws: what its large parameters, which have no memory (weightless engine), are drawn from; unrecorded: of which that
+        isn't known, and why.
     plan: what the parameters are drawn from; of a module, roles are known when it has run once.
     """
 
@@ -83,6 +86,8 @@ class Subject:
     declared: Declared = Declared()
     history: InitHistory = NOT_WATCHED
     owned: bool = False
+    laws: Mapping[str, Law] = field(default_factory=dict)
+    unrecorded: Mapping[str, str] = field(default_factory=dict)
     build: Callable[[], nn.Module] | None = None
     states: Callable[[nn.Module, Tensor], Tensor] | None = None
     logits: Callable[[nn.Module, Tensor, slice], Tensor] | None = None

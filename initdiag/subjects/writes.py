@@ -7,27 +7,44 @@ Nothing is kept alive, and no values are read but single numbers, so it works on
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from initdiag.subjects.contents import OTHER_DRAWS, SAME, UNKNOWN, Content, drawn, in_part, root, transformed, truncated
-from initdiag.subjects.operands import as_number, operands, storage_key, tensors, tensors_read, whole
+from initdiag.subjects.authors import INIT, author_of, signed
+from initdiag.subjects.contents import (
+    OTHER_DRAWS,
+    SAME,
+    UNKNOWN,
+    Content,
+    drawn,
+    in_part,
+    root,
+    same_constant,
+    transformed,
+    unknown_after,
+)
+from initdiag.subjects.laws import with_parts
+from initdiag.subjects.operands import (
+    as_number,
+    operands,
+    row_spans,
+    span,
+    storage_key,
+    tensors,
+    tensors_read,
+    whole,
+)
 
-_TORCH = str(Path(torch.__file__).parent) + "/"
-_CONSTRUCTORS = _TORCH + "nn/modules/"
-_INIT = nn.init.__file__
+_CALLS = ("resize", "set")  # write to a tensor, but not to its memory
 _IDLE = (*OTHER_DRAWS, "normal", "erfinv", "clamp")
-# transformers wraps every function of nn.init: looked through, like torch's own
-_LOOKED_THROUGH = (_TORCH, "/transformers/initialization.py")
 
 
 class Recorder(TorchDispatchMode):
@@ -46,7 +63,7 @@ class Recorder(TorchDispatchMode):
         # A storage is known by its address; the weak reference keeps the address, not the memory, from being reused.
         self._contents: dict[int, tuple[StorageWeakRef, Content]] = {}
         self._untouchable = {key for tensor in untouchable if (key := storage_key(tensor)) is not None}
-        self._questions = _MetaQuestions(self)
+        self._questions = MetaQuestions(self)
         for tensor, content in known:
             self._set(tensor, content)
 
@@ -71,8 +88,16 @@ class Recorder(TorchDispatchMode):
 
     def wrote(self, tensor: Tensor, content: Content, frame: FrameType | None) -> None:
         """Note that a whole tensor was written, by the code of a frame."""
-        author, cut = _author(frame, tensor)
-        self._set(tensor, _by(author, cut or content, self.content(tensor)))
+        author, cut = author_of(frame, tensor)
+        self._set(tensor, signed(author, cut or content, self.content(tensor)))
+
+    def skipped(self, tensor: Tensor, frame: FrameType) -> None:
+        """Note that a function of nn.init would have written a meta tensor, or a view of a part of one."""
+        new = unknown_after(f"nn.init.{frame.f_code.co_name.removeprefix('_no_grad_')}")
+        if whole(tensor):
+            self.wrote(tensor, new, frame)
+        else:
+            self._wrote_part(tensor, self.content(tensor) or UNKNOWN, new, frame)
 
     def _set(self, tensor: Tensor, content: Content) -> None:
         key = storage_key(tensor)
@@ -101,15 +126,14 @@ class Recorder(TorchDispatchMode):
             content.fresh for content in map(self.content, tensors_read(inputs, schema, given)) if content is not None
         )
         keys = {storage_key(tensor) for tensor in inputs}
-        # Without memory there is nothing to compute, and torch imports torch._dynamo (4 s) to compute it.
-        idle = operation in _IDLE and schema.name.endswith("_") and args[0].is_meta
-        result = args[0] if idle else func(*args, **kwargs)
+        result = self._run(func, args, kwargs, operation)
         if targets:
             for tensor in targets:
                 self._write(tensor, operation, given, number, fresh)
         elif operation == "lift_fresh":  # torch.tensor(…): made by Python, seen first here
             value = as_number(result)
-            self.wrote(result, UNKNOWN if value is None else Content("constant", value), sys._getframe(1))
+            made = unknown_after("values from outside torch") if value is None else Content("constant", value)
+            self.wrote(result, made, sys._getframe(1))
         else:
             new = [tensor for tensor in tensors(result) if storage_key(tensor) not in keys]
             if new:
@@ -122,15 +146,23 @@ class Recorder(TorchDispatchMode):
                         self.wrote(tensor, content, sys._getframe(1))
         return result
 
+    def _run(self, func: Any, args: Any, kwargs: Any, operation: str) -> Any:
+        """Call the operation."""
+        # Without memory there is nothing to compute, and torch imports torch._dynamo (4 s) to compute it.
+        idle = operation in _IDLE and func._schema.name.endswith("_") and args[0].is_meta
+        return args[0] if idle else func(*args, **kwargs)
+
     def _made(
         self, operation: str, operand: Tensor | None, number: float | None, given: Mapping[str, Any], fresh: bool
     ) -> Content:
         """Return what an operation that made new memory put there."""
         source = None if operand is None else self.content(operand)
         if operand is None or source is None:
-            return replace(UNKNOWN, fresh=fresh)
+            return replace(UNKNOWN, fresh=fresh, why=f"computed by {operation}()")
         if not whole(operand) and (source.pieces or source.zeroed or source.base == "itself"):
             source = replace(source, base="unknown", zeroed=0.0, pieces=0)
+        if source.parts and not (whole(operand) and operand.is_contiguous()):
+            source = replace(source, base="unknown", parts=(), why="computed from a part of a tensor written in parts")
         made = transformed(operation, source, number, given)
         return replace(made, fresh=fresh, base="unknown" if made.base == "nothing" else made.base)
 
@@ -138,40 +170,64 @@ class Recorder(TorchDispatchMode):
         self, tensor: Tensor, operation: str, given: Mapping[str, Any], number: float | None, fresh: bool
     ) -> None:
         """Note an in-place write to a tensor, or to a view of a part of it."""
+        if operation in _CALLS:
+            return
         before = self.content(tensor) or UNKNOWN
         new = drawn(operation, given, number)
         if new is None and operation == "copy":
             new = self._copied(given["src"], tensor)
         elif new is None and tensor is not given.get("self"):  # out=
-            new = replace(UNKNOWN, fresh=fresh)
-        if operation in ("resize", "set"):
-            return
+            new = replace(UNKNOWN, fresh=fresh, why=f"written by {operation}(out=…)")
         frame = sys._getframe(2)
+        rows = row_spans(operation, given)
         if whole(tensor):
             if new is None:
                 new = replace(transformed(operation, before, number, given), fresh=fresh)
                 new = replace(new, base="unknown") if new.base == "nothing" else new
+            if rows is not None:
+                value = as_number(given.get("values", given.get("value")))
+                put = unknown_after("filled row by row") if value is None else Content("constant", value)
+                new = with_parts(before, new, _entries(tensor), rows, lambda _: put)
             self.wrote(tensor, new, frame)
             return
         factor = {"mul": number, "div": 1 / number if number else None}.get(operation)
+        change = (lambda part: transformed(operation, part, number, given)) if new is None else None
+        self._wrote_part(tensor, before, new, frame, factor, change)
+
+    def _wrote_part(
+        self,
+        tensor: Tensor,
+        before: Content,
+        new: Content | None,
+        frame: FrameType | None,
+        factor: float | None = None,
+        change: Callable[[Content], Content] | None = None,
+    ) -> None:
+        """Note that a part of a storage was written: it holds `new`, or what `change` makes of what it held."""
         share = tensor.numel() * tensor.element_size() / max(tensor.untyped_storage().nbytes(), 1)
         after = in_part(before, new, share, factor)
-        if after.pieces > before.pieces:
-            after = _by(_author(frame, tensor)[0], after, before)
+        author, cut = author_of(frame, tensor) if after.pieces > before.pieces else ("", None)
+        if author:
+            after = signed(author, after, before)
+        if before.parts or not same_constant(before, new):
+            put = cut or new or UNKNOWN
+            after = with_parts(before, after, _entries(tensor), span(tensor), change or (lambda _: put))
         self._set(tensor, after)
 
     def _copied(self, source: Tensor, target: Tensor) -> Content:
         """Return what copy_ leaves."""
         if source.numel() == 1 and target.numel() > 1:
             value = as_number(source)
-            return UNKNOWN if value is None else Content("constant", value)
+            return unknown_after("filled with one entry") if value is None else Content("constant", value)
         content = self.content(source)
-        if source.numel() != target.numel() or content is None:
-            return UNKNOWN if content is None else replace(UNKNOWN, fresh=content.fresh)
+        if content is None:
+            return unknown_after("copied from a tensor that was made elsewhere")
+        if source.numel() != target.numel() or (content.parts and not target.is_contiguous()):
+            return replace(UNKNOWN, fresh=content.fresh, why="copied from a tensor of another shape")
         return self._made("clone", source, None, {}, content.fresh)
 
 
-class _MetaQuestions(TorchFunctionMode):
+class MetaQuestions(TorchFunctionMode):
     """nn.init.trunc_normal_, orthogonal_, sparse_ and dirac_ return at once for a meta tensor: no operation runs that
     a dispatch mode could see. That they ask `tensor.is_meta` first can be seen, and is taken for the write."""
 
@@ -183,34 +239,11 @@ class _MetaQuestions(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         if result is True and func == torch.Tensor.is_meta.__get__:  # type: ignore[attr-defined]
             frame = sys._getframe(1)
-            if frame.f_code.co_filename == _INIT and whole(args[0]):
-                self._recorder.wrote(args[0], UNKNOWN, frame)
+            if frame.f_code.co_filename == INIT:
+                self._recorder.skipped(args[0], frame)
         return result
 
 
-def _author(frame: FrameType | None, tensor: Tensor) -> tuple[str, Content | None]:
-    """Say whose code writes, from the stack: "torch" for constructors of torch.nn, else "user".
-
-    What nn.init.trunc_normal_ draws is read from its own arguments: torch draws it by rejection or by inverse
-    transform, from release to release. A user's function under Module.apply is the user's; so is a call of a torch
-    module's reset_parameters() from the user's code.
-    """
-    cut: Content | None = None
-    while frame is not None:
-        path, name = frame.f_code.co_filename, frame.f_code.co_name
-        if path == _INIT and name == "_no_grad_trunc_normal_":
-            values = frame.f_locals
-            if storage_key(values["tensor"]) == storage_key(tensor):
-                cut = truncated(*(float(values[key]) for key in ("mean", "std", "a", "b")))
-        elif path.startswith(_CONSTRUCTORS) and name == "__init__":
-            return "torch", cut
-        elif not (path == __file__ or path.startswith(_TORCH) or path.endswith(_LOOKED_THROUGH)):
-            return "user", cut
-        frame = frame.f_back
-    return "user", cut
-
-
-def _by(author: str, content: Content, before: Content | None) -> Content:
-    """Sign a content; the user's code rewrites where constructors of torch.nn had drawn something before."""
-    over = before is not None and (before.rewritten or (before.author == "torch" and before.base != "nothing"))
-    return replace(content, author=author, rewritten=over and author == "user")
+def _entries(tensor: Tensor) -> int:
+    """Return how many entries the storage of a tensor has."""
+    return tensor.untyped_storage().nbytes() // tensor.element_size()

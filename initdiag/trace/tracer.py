@@ -47,6 +47,7 @@ from initdiag.trace.lineage import (
 )
 from initdiag.trace.roles import Notes
 from initdiag.trace.weights import first_row, product_of
+from initdiag.weightless.lazy import is_lazy
 
 
 class Tracer(TorchDispatchMode):
@@ -91,7 +92,7 @@ class Tracer(TorchDispatchMode):
     def of(self, tensor: Tensor) -> Lineage:
         """Return what is known of a tensor."""
         lineage = self._lineages.get(tensor, NOTHING)
-        if self._written and not lineage.from_ids:
+        if self._written and not lineage.from_ids and not is_lazy(tensor):
             written = self._written.get(tensor.untyped_storage().data_ptr())
             if written and not written[0].expired():
                 return written[1]
@@ -125,7 +126,7 @@ class Tracer(TorchDispatchMode):
             elif call.operation == "max" and at == 1 and lineage.left:
                 lineage = replace(lineage, routed=not lineage.mixes)  # where the largest is: a switch chooses by it
             self._lineages[tensor] = lineage
-        if in_place and lineage.from_ids and isinstance(result, Tensor):
+        if in_place and lineage.from_ids and isinstance(result, Tensor) and not is_lazy(result):
             storage = result.untyped_storage()
             self._written[storage.data_ptr()] = (StorageWeakRef(storage), lineage)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from initdiag.trace.calls import Call
+from initdiag.weightless.lazy import is_lazy, source_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,12 @@ def first_row(used: Tensor, whole: Tensor) -> int:
     """The row at which a slice of a weight begins, told by where its memory begins."""
     if whole.dim() != 2 or used.numel() >= whole.numel() or whole.stride(0) < max(1, whole.stride(1)):
         return 0
-    if used.untyped_storage().data_ptr() != whole.untyped_storage().data_ptr():
+    if not _shared(used, whole):
         return 0
     return (used.storage_offset() - whole.storage_offset()) // whole.stride(0)
+
+
+def _shared(one: Tensor, two: Tensor) -> bool:
+    if is_lazy(one) or is_lazy(two):
+        return source_of(one) is source_of(two)
+    return one.untyped_storage().data_ptr() == two.untyped_storage().data_ptr()

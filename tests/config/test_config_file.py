@@ -146,6 +146,11 @@ def test_a_copy_of_a_config_computes_its_defaults_again() -> None:
         ({"model": SHAPE, "init": {"std": 10**5000}},
          "mine: init.std: found a number of about 5000 digits (a whole number), expected a number"),
         (3, "mine: found 3 (a whole number), expected a mapping or a Config"),
+        ({"model": {**SHAPE, "position": "rotary",
+                    "rotary_scaling": {"factor": 8, "low": 1, "high": 4, "context": 9, 5: 6}}},
+         "mine: model.rotary_scaling[5]: found a key of type int, expected a name"),
+        ({"model": {**SHAPE, "rotary_base": 10**5000}},
+         "mine: model.rotary_base: found a number of about 5000 digits (a whole number), expected a number"),
     ],
 )  # fmt: skip
 def test_problems_of_a_mapping_bear_its_name(mapping: Any, expected: str) -> None:

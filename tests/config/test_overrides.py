@@ -85,6 +85,47 @@ def test_problems_bear_the_name_of_the_override(problems: Lines, override: str, 
     assert problems(MODEL + "tokens: {length: 10}\ninit: {std: 0.1}\n", override) == [expected]
 
 
+ROTARY = "  position: rotary\n  rotary_scaling: {factor: 8, low: 1, high: 4, context: 64}\n"
+
+
+def test_overrides_of_rotary_positions(here: Path) -> None:
+    Path("a.yaml").write_text(MODEL + ROTARY)
+    model = load("a.yaml", ["model.rotary_base=500000", "model.rotary_scaling.factor=32"]).config.model
+    assert model.rotary_base == 500_000
+    assert model.rotary_scaling is not None
+    assert (model.rotary_scaling.factor, model.rotary_scaling.high) == (32, 4)
+    assert load("a.yaml", ["model.rotary_scaling="]).config.model.rotary_scaling is None
+    assert load("a.yaml", ["model.rotary_scaling=null", "model.position=none"]).config.model.position == "none"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("model.rotary_scaling.low=5", "found 5, expected less than rotary_scaling.high, 4"),
+        ("model.rotary_scaling.high=0.5",
+         "model.rotary_scaling.low: found 1, expected less than rotary_scaling.high, 0.5"),
+        ("model.rotary_scaling={factor: 8, low: 2, high: 1, context: 9}",
+         "model.rotary_scaling.low: found 2, expected less than rotary_scaling.high, 1"),
+        ("model.rotary_scaling.fctor=5", "unknown key (did you mean 'factor'?)"),
+        ("model.rotary_scaling.low.x=5", "found 1 (a whole number) at model.rotary_scaling.low, expected a section"),
+        ("model.position=learned",
+         "model.rotary_scaling: found with position learned, expected position rotary, or no rotary_scaling"),
+    ],
+)  # fmt: skip
+def test_problems_of_a_section_in_a_section(problems: Lines, override: str, expected: str) -> None:
+    assert problems(MODEL + ROTARY, override) == [f"--set {override}: {expected}"]
+
+
+def test_an_override_is_to_blame_for_what_its_own_section_lacks(problems: Lines) -> None:
+    override = "model.rotary_scaling.factor=8"
+    lines = problems(MODEL + "  position: rotary\n", override)
+    assert [line.split(": ")[:2] for line in lines] == [
+        [f"--set {override}", f"model.rotary_scaling.{name}"] for name in ("low", "high", "context")
+    ]
+    (line,) = problems(MODEL + ROTARY.replace(", context: 64", ""), override)
+    assert line.startswith("a.yaml:8:3: model.rotary_scaling.context: not found"), "here the file lacks it"
+
+
 def test_problems_of_the_file_come_first(problems: Lines) -> None:
     lines = problems(MODEL.replace("128", "x"), "init.seed=[", "init.std=a", "gate.zzz=1")
     assert [line.split(": ")[0] for line in lines] == [

@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from initdiag.config import load
+from initdiag.model.architecture import RotaryScaling
 
 Lines = Callable[..., list[str]]
 
 MODEL = "model:\n  vocab_size: 512\n  context: 128\n  d_model: 64\n  n_layers: 2\n  n_heads: 4\n"
+
+
+SCALING = "{factor: 8, low: 1, high: 4, context: 64}"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +100,50 @@ MODEL = "model:\n  vocab_size: 512\n  context: 128\n  d_model: 64\n  n_layers: 2
          "a.yaml:7:3: model.n_kv_heads: 3 does not divide n_heads 4; expected a divisor of it"),
         (MODEL + "  position: rotary\n  head_dim: 3\n",
          "a.yaml:7:3: model.position: rotary turns pairs of features; expected an even head_dim, found 3"),
+        (MODEL + "  rotary_base: 500000\n",
+         "a.yaml:7:3: model.rotary_base: found 500000 with position learned, expected position rotary, or no "
+         "rotary_base"),
+        (MODEL + "  position: rotary\n  rotary_base: 1\n",
+         "a.yaml:8:3: model.rotary_base: found 1, expected more than 1"),
+        (MODEL + "  position: rotary\n  rotary_base: x\n",
+         "a.yaml:8:3: model.rotary_base: found 'x' (a string), expected a number"),
+        (MODEL + f"  rotary_scaling: {SCALING}\n",
+         "a.yaml:7:3: model.rotary_scaling: found with position learned, expected position rotary, or no "
+         "rotary_scaling"),
+        (MODEL + f"  rotary_scaling: {SCALING}\n  position: none\n",
+         "a.yaml:7:3: model.rotary_scaling: found with position none, expected position rotary, or no rotary_scaling"),
+        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('4', '1')}\n",
+         "a.yaml:8:31: model.rotary_scaling.low: found 1, expected less than rotary_scaling.high, 1"),
+        (MODEL + "  position: rotary\n  rotary_scaling:\n    factor: 8\n    low: 4.5\n    high: 4\n    context: 64\n",
+         "a.yaml:10:5: model.rotary_scaling.low: found 4.5, expected less than rotary_scaling.high, 4"),
+        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('8', '0.5')}\n",
+         "a.yaml:8:20: model.rotary_scaling.factor: found 0.5, expected at least 1"),
+        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('1', '0')}\n",
+         "a.yaml:8:31: model.rotary_scaling.low: found 0, expected more than 0"),
+        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('1', '.inf')}\n",
+         "a.yaml:8:31: model.rotary_scaling.low: found .inf, expected a finite number"),
+        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('low: 1, high: 4', 'low: true, high: 1')}\n",
+         "a.yaml:8:31: model.rotary_scaling.low: found true (a boolean), expected a number"),
+        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('64', '1e3')}\n",
+         "a.yaml:8:48: model.rotary_scaling.context: found 1000.0 (a number with a decimal point or an exponent), "
+         "expected a whole number (write 1000)"),
+        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('}', ', contxt: 9}')}\n",
+         "a.yaml:8:61: model.rotary_scaling.contxt: unknown key (did you mean 'context'?)"),
+        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('{', '{zzz: 1, ')}\n",
+         "a.yaml:8:20: model.rotary_scaling.zzz: unknown key, expected one of factor, low, high, context"),
+        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('{', '{rotary_base: 1, ')}\n",
+         "a.yaml:8:20: model.rotary_scaling.rotary_base: unknown key here, expected model.rotary_base"),
+        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace(', context: 64', '')}\n",
+         "a.yaml:8:3: model.rotary_scaling.context: not found, expected a whole number: the context before the "
+         "scaling, in tokens"),
+        (MODEL + "  position: rotary\n  rotary_scaling: llama3\n",
+         "a.yaml:8:3: model.rotary_scaling: found 'llama3' (a string), expected a section with keys such as factor, "
+         "low, high"),
+        (MODEL + "  position: rotary\n  rotary_scaling: {low: {a: 1}, factor: 8, high: 4, context: 64}\n",
+         "a.yaml:8:20: model.rotary_scaling.low: found {'a': 1} (a mapping), expected a number"),
+        (MODEL + f"  position: rope\n  rotary_scaling: {SCALING}\n",
+         "a.yaml:7:3: model.position: found 'rope', expected one of learned, sinusoidal, rotary, none (here it is "
+         "rotary)"),
     ],
 )  # fmt: skip
 def test_one_sentence(problems: Lines, text: str, expected: str) -> None:
@@ -105,6 +153,15 @@ def test_one_sentence(problems: Lines, text: str, expected: str) -> None:
 def test_the_bounds_themselves_are_allowed(here: Path) -> None:
     Path("a.yaml").write_text(MODEL + "tokens: {length: 128, batch: 65536}\ngate: {min_attention_entropy: 1}\n")
     assert load("a.yaml").config.length == 128
+
+
+def test_the_fields_of_rotary_positions(here: Path) -> None:
+    Path("a.yaml").write_text(MODEL + "  position: rotary\n  rotary_base: 5e5\n  rotary_scaling: " + SCALING + "\n")
+    model = load("a.yaml").config.model
+    assert (model.rotary_base, model.rotary_scaling) == (500_000, RotaryScaling(factor=8, low=1, high=4, context=64))
+    assert hash(model) == hash(model.model_copy())
+    Path("a.yaml").write_text(MODEL + "  rotary_base: 10000\n  rotary_scaling: null\n")
+    assert load("a.yaml").config.model.rotary_scaling is None, "defaults may stand anywhere"
 
 
 def test_all_problems_come_at_once_in_the_order_of_the_file(problems: Lines) -> None:

@@ -14,6 +14,7 @@ from initdiag.config import json_schema, load, presets
 from initdiag.config.schema import Config
 from initdiag.config.sentences import sections
 from initdiag.config.starter import starter_text, write_starter
+from initdiag.config.validate import validate
 from initdiag.config.yaml import parse
 from initdiag.errors import ConfigError, UsageError
 from initdiag.model import parameters
@@ -25,7 +26,8 @@ VALIDATOR = jsonschema.Draft202012Validator(json_schema.json_schema())
 
 def test_the_names() -> None:
     assert presets.names() == (
-        "bad", "gpt2", "gpt2-medium", "llama-like", "nanogpt", "tiny", "tiny-untied", "transformer-original",
+        "bad", "gpt2", "gpt2-medium", "llama-3-70b", "llama-3.1-405b", "llama-like", "nanogpt", "tiny", "tiny-untied",
+        "transformer-original",
     )  # fmt: skip
     with pytest.raises(UsageError, match=r"^no shipped config 'gpt3'; expected one of bad, .*did you mean 'gpt2'"):
         presets.path_of("gpt3")
@@ -52,7 +54,14 @@ def test_every_shipped_config(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("gpt2", 124_439_808), ("gpt2-medium", 354_823_168), ("nanogpt", 124_373_760)]
+    ("name", "count"),
+    [
+        ("gpt2", 124_439_808),
+        ("gpt2-medium", 354_823_168),
+        ("nanogpt", 124_373_760),
+        ("llama-3-70b", 70_553_706_496),
+        ("llama-3.1-405b", 405_853_388_800),
+    ],
 )
 def test_published_parameter_counts(name: str, count: int) -> None:
     assert sum(parameter.numel for parameter in parameters(load(name).config.model)) == count
@@ -79,6 +88,24 @@ def test_the_schema_refuses_what_the_loader_refuses(text: str, tmp_path: Path) -
     (tmp_path / "a.yaml").write_text(pyyaml.dump(value))
     with pytest.raises(ConfigError):
         load(str(tmp_path / "a.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("scaling", "allowed"),
+    [
+        ("null", True),
+        ("{factor: 8, low: 1, high: 4, context: 8192}", True),
+        ("{factor: 8, low: 1, high: 4}", False),
+        ("{factor: 8, low: 1, high: 4, context: 8192, type: llama3}", False),
+        ("{factor: 0.5, low: 1, high: 4, context: 8192}", False),
+        ("llama3", False),
+    ],
+)
+def test_the_schema_knows_the_rotary_scaling(scaling: str, allowed: bool) -> None:
+    shape = "vocab_size: 512, context: 128, d_model: 64, n_layers: 2, n_heads: 4"
+    value = parse(f"model: {{{shape}, position: rotary, rotary_scaling: {scaling}}}", "f").value
+    assert VALIDATOR.is_valid(value) == allowed
+    assert isinstance(validate(value), Config) == allowed
 
 
 def test_the_starter_loads_and_is_gpt2(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from initdiag.model import Architecture
+from initdiag.model.architecture import RotaryScaling
 
 Named = Mapping[str, Tensor]
 
@@ -53,13 +54,27 @@ def paper_sinusoids(length: int, width: int) -> Tensor:
     return table
 
 
-def turned(x: Tensor) -> Tensor:
-    """Rotary positions of x (T, h): z_j · exp(i·t·10000^(−2j/h)) of the complex numbers z_j = x_j + i·x_(j + h/2)."""
+def turned(x: Tensor, base: float = 10_000, scaling: RotaryScaling | None = None) -> Tensor:
+    """Rotary positions of x (T, h): z_j · exp(i·t·base^(−2j/h)) of the complex numbers z_j = x_j + i·x_(j + h/2)."""
     half = x.shape[1] // 2
     z = torch.complex(x[:, :half], x[:, half:])
-    turn = [[cmath.exp(1j * t * 10_000 ** (-2 * j / x.shape[1])) for j in range(half)] for t in range(len(x))]
+    speeds = [scaled_speed(base ** (-2 * j / x.shape[1]), scaling) for j in range(half)]
+    turn = [[cmath.exp(1j * t * speed) for speed in speeds] for t in range(len(x))]
     z = z * torch.tensor(turn, dtype=torch.complex128)
     return torch.cat((z.real, z.imag), dim=1)
+
+
+def scaled_speed(speed: float, scaling: RotaryScaling | None) -> float:
+    """The three cases of Llama 3.1 by the wavelength, as its reference code tells them apart."""
+    if scaling is None:
+        return speed
+    wavelength = 2 * math.pi / speed
+    if wavelength < scaling.context / scaling.high:
+        return speed
+    if wavelength > scaling.context / scaling.low:
+        return speed / scaling.factor
+    smooth = (scaling.context / wavelength - scaling.low) / (scaling.high - scaling.low)
+    return (1 - smooth) * speed / scaling.factor + smooth * speed
 
 
 def norm(shape: Architecture, w: Named, name: str, x: Tensor) -> Tensor:
@@ -83,7 +98,7 @@ def attention(shape: Architecture, w: Named, name: str, x: Tensor) -> Tensor:
         mine, theirs = slice(head * h, (head + 1) * h), slice(head // share * h, (head // share + 1) * h)
         q, k = queries[:, mine], keys[:, theirs]
         if shape.position == "rotary":
-            q, k = turned(q), turned(k)
+            q, k = (turned(part, shape.rotary_base, shape.rotary_scaling) for part in (q, k))
         scores = (q @ k.T / math.sqrt(h)).exp().tril()  # small numbers: no maximum to subtract
         mixed.append(scores / scores.sum(1, keepdim=True) @ values[:, theirs])
     return linear(w, f"{name}.out", torch.cat(mixed, dim=1))

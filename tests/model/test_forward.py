@@ -27,6 +27,12 @@ def random_ids(batch: int = 2, length: int = 17, seed: int = 0) -> Tensor:
 
 ALL = {
     **WIRINGS,
+    "llama, another base": {**WIRINGS["llama"], "rotary_base": 100},
+    "llama, scaled": {
+        **WIRINGS["llama"],
+        "rotary_base": 100,
+        "rotary_scaling": {"factor": 8, "low": 0.5, "high": 2, "context": 24},  # heads of 8 have pairs in all bands
+    },
     **{
         f"{act}{', gated' * gated}": {"activation": act, "gated": gated}
         for act in ACTIVATIONS

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
+from initdiag.model.architecture import RotaryScaling
 from initdiag.model.layers import LayerNorm, RMSNorm
-from initdiag.model.positions import rotate, rotation, sinusoids
+from initdiag.model.positions import rotate, rotation, scaled, sinusoids
 from tests.model import plain
 from tests.small_models import normals, shaken
 
 LIKE = torch.empty(0)
+LLAMA_31 = RotaryScaling(factor=8, low=1, high=4, context=8192)
+SHORTER = RotaryScaling(factor=8, low=0.5, high=2, context=24)
 
 
 @pytest.mark.parametrize(("length", "width"), [(1, 2), (50, 64), (300, 8)])
@@ -22,24 +27,37 @@ def test_sinusoids_are_those_of_the_paper(length: int, width: int) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("base", "scaling"),
+    [(1e4, None), (5e5, None), (5e5, LLAMA_31), (100.0, SHORTER)],
+    ids=str,
+)
 @pytest.mark.parametrize(("length", "head_dim"), [(1, 2), (30, 16), (300, 64)])
-def test_rotary_turns_complex_numbers(length: int, head_dim: int) -> None:
+def test_rotary_turns_complex_numbers(length: int, head_dim: int, base: float, scaling: RotaryScaling | None) -> None:
     x = normals(2, 3, length, head_dim, dtype=torch.float64)
-    found = rotate(x, *rotation(length, head_dim, x))
+    found = rotate(x, *rotation(length, head_dim, x, base, scaling))
     for b in range(2):
         for h in range(3):
-            torch.testing.assert_close(found[b, h], plain.turned(x[b, h]), rtol=0, atol=1e-3)
+            torch.testing.assert_close(found[b, h], plain.turned(x[b, h], base, scaling), rtol=0, atol=1e-3)
 
 
 def test_rotary_scores_depend_on_distance_alone() -> None:
     q, k = normals(8, dtype=torch.float64), normals(8, seed=1, dtype=torch.float64)
-    turn = rotation(40, 8, q)
+    turn = rotation(40, 8, q, base=1e4)
     queries, keys = (rotate(x.expand(1, 1, 40, 8), *turn)[0, 0] for x in (q, k))
     scores = queries @ keys.T
     for distance in (0, 1, 7):
         diagonal = scores.diagonal(-distance)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=0, atol=1e-5)
     assert float(scores.std()) > 0.1
+
+
+def test_the_scaling_of_llama_by_hand() -> None:
+    """8192 tokens: 10, 4, 2.5, 1 and 0.5 turns; from 4 on nothing changes, up to 1 all of it, 2.5 is half way."""
+    turns = torch.tensor([10.0, 4.0, 2.5, 1.0, 0.5], dtype=torch.float64)
+    ratio = scaled(turns * 2 * math.pi / 8192, LLAMA_31) / (turns * 2 * math.pi / 8192)
+    expected = torch.tensor([1, 1, 9 / 16, 1 / 8, 1 / 8], dtype=torch.float64)
+    torch.testing.assert_close(ratio, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("eps", [1e-5, 0.5])

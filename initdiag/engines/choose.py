@@ -1,0 +1,79 @@
+"""Which engine runs a subject, and why. No torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from initdiag.engines.settings import Settings
+from initdiag.engines.sizes import is_large
+from initdiag.memory import available
+from initdiag.subjects import Subject
+from initdiag.tokens import TokenBatch
+
+ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+SHARE = 0.8  # of the free memory that weights may take: activations need the rest
+DRAWS = 1.5e8  # normal numbers a second, and
+PRODUCTS = 4e10  # floating-point operations a second, of one core or two: only their sum's order of magnitude matters
+USUAL = 512  # tokens of a run that nobody has settled yet
+CLOSE = 1.0  # seconds; where the engines are no further apart, real weights tell more
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine, and why it was taken; "" where the caller named it, or nobody asked."""
+
+    engine: str
+    why: str = ""
+
+
+def choose(subject: Subject, batch: TokenBatch, settings: Settings) -> Choice:
+    """Take the engine of the settings; of "auto", dense where the weights fit in memory and cost no more time."""
+    if settings.engine in ("dense", "weightless"):
+        return Choice(settings.engine)
+    if subject.laws or subject.unrecorded:
+        return Choice("weightless", "built without its weights, which don't fit in memory")
+    asked = settings.engine == "auto"
+    if subject.build is None or settings.device not in ("auto", "cpu"):
+        return Choice("dense", "its weights are there" if asked else "")
+    size, there = subject.plan.numel * ITEM[settings.dtype], available("cpu")
+    if there is not None and size > SHARE * there:
+        return Choice("weightless", f"its weights take {gibibytes(size)}; {gibibytes(there)} are free")
+    shapes = [entry.parameter.shape for entry in subject.plan.entries]
+    dense, weightless = costs(shapes, batch.batch * batch.length)
+    if weightless + CLOSE < dense:
+        longer = f"{dense - weightless:.0f} s more"
+        return Choice("weightless", f"drawing {gibibytes(size)} of weights would take about {longer}")
+    return Choice("dense", f"its weights fit, {gibibytes(size)}, and weightless is no faster" if asked else "")
+
+
+def fits(subject: Subject, settings: Settings) -> bool:
+    """Whether a module that was built without its large parameters might as well be built with them."""
+    assert subject.module is not None
+    shapes = [tuple(parameter.shape) for parameter in subject.module.parameters()]
+    size, there = sum(map(math.prod, shapes)) * ITEM[settings.dtype], available("cpu")
+    dense, weightless = costs(shapes, USUAL)
+    return (there is None or size <= SHARE * there) and weightless + CLOSE >= dense
+
+
+def costs(shapes: Iterable[tuple[int, ...]], tokens: int) -> tuple[float, float]:
+    """Estimate the seconds of a forward over B·T tokens with drawn weights, and of one without.
+
+    Both draw, and multiply with what they drew: all entries, or a number for each token and output.
+    """
+    dense = weightless = 0.0
+    for shape in shapes:
+        count = math.prod(shape)
+        drawn = count / DRAWS + 2 * count * tokens / PRODUCTS
+        dense += drawn
+        if is_large(shape, tokens):
+            outputs, inputs = shape[-2:]
+            weightless += tokens * outputs / DRAWS + 2 * tokens**2 * (outputs + inputs) / PRODUCTS
+        else:
+            weightless += drawn
+    return dense, weightless
+
+
+def gibibytes(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**27 else f"{size / 2**30:.2g} GiB"

@@ -1,0 +1,184 @@
+"""The weightless engine: large matrices answer products without having entries (docs/weightless.md)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from initdiag.engines import dense
+from initdiag.engines.dense import Seen, Weights
+from initdiag.engines.draw import draw, fill
+from initdiag.engines.notes import WeightlessNotes
+from initdiag.engines.settings import Settings
+from initdiag.engines.sizes import is_large
+from initdiag.errors import RunError, UsageError
+from initdiag.schemes import AsFound, InitPlan, Normal
+from initdiag.subjects import Subject
+from initdiag.tokens import TokenBatch
+from initdiag.weightless import Law, uniform_law
+from initdiag.weightless.blocks import AskedAgainError, in_blocks
+from initdiag.weightless.budget import Budget, budget
+from initdiag.weightless.lazy import lazy_parameter
+from initdiag.weightless.normals import Normals
+from initdiag.weightless.source import Source
+from initdiag.weightless.span import Bases, OverwrittenError
+
+GUESS = Normal(0.02)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A module whose large parameters have no entries, and what stands behind them."""
+
+    weights: Weights
+    sources: Mapping[str, Source]
+    budget: Budget
+
+    @property
+    def notes(self) -> WeightlessNotes:
+        """What is to be said of them, after a run."""
+        return WeightlessNotes(
+            parameters=len(self.sources),
+            entries=sum(math.prod(source.shape) for source in self.sources.values()),
+            asymptotic=tuple(name for name, source in self.sources.items() if not source.law.exact),
+            made_real=tuple(self.budget.made.items()),
+        )
+
+
+def realize(
+    subject: Subject, seed: int, settings: Settings, tokens: int, careful: bool = False, guessed: bool = False
+) -> Made:
+    """Give a subject weights that have no entries where they are large; the others are drawn as the dense engine does.
+
+    Args:
+        tokens: B·T of the forward that will be run. careful: keep all that is answered, and copies of the questions.
+        guessed: draw what isn't known from N(0, 0.02²): to see what parameters are for, no law is needed.
+
+    Raises:
+        UsageError: another device than the CPU is asked for. RunError: what a parameter is drawn from isn't known.
+    """
+    if settings.device not in ("auto", "cpu"):
+        raise UsageError(f"--device {settings.device}: the weightless engine runs on cpu; use --engine dense there")
+    dtype = getattr(torch, settings.dtype)
+    if subject.module is not None:
+        module = subject.module
+    else:
+        assert subject.build is not None
+        with torch.device("meta"):
+            module = subject.build()
+    wide = torch.promote_types(dtype, torch.float32)
+    normals = Normals(seed, settings.threads or os.cpu_count() or 1, wide)
+    room, bases = budget(), Bases(copied=careful)
+    plan = subject.plan if subject.drawn_by_us else None
+    sources: dict[str, Source] = {}
+    small: dict[str, nn.Parameter] = {}
+    made: dict[int, nn.Parameter] = {}
+    unmade: list[tuple[str, nn.Parameter, Law]] = []
+    for name, parameter in module.named_parameters():
+        shape = tuple(parameter.shape)
+        law = _law(name, shape, plan, subject.laws)
+        if law is None and guessed and parameter.is_meta:
+            law = uniform_law(GUESS, _rows(shape))
+        if law is not None and is_large(shape, tokens):
+            matrix = _without_ones(shape)
+            sources[name] = Source(name, matrix, law, normals, room.allow, bases)
+            made[id(parameter)] = lazy_parameter(sources[name], shape, dtype, parameter.requires_grad)
+        elif parameter.is_meta or type(parameter) is not nn.Parameter:
+            if law is None:
+                raise RunError(_unknown(subject, name))
+            memory = torch.empty(shape, dtype=dtype)
+            small[name] = made[id(parameter)] = nn.Parameter(memory, requires_grad=parameter.requires_grad)
+            if plan is None or isinstance(plan[name].distribution, AsFound):
+                unmade.append((name, small[name], law))
+        else:
+            small[name] = parameter
+    _replace(module, made)
+    if plan is not None:
+        entries = tuple(entry for entry in plan.entries if entry.parameter.name in small)
+        draw(small, replace(plan, entries=entries), seed, settings.threads)
+    _draw(unmade, seed, settings.threads)
+    return Made(Weights(module, subject.plan, seed), sources, room)
+
+
+def run(
+    subject: Subject,
+    batch: TokenBatch,
+    seed: int,
+    settings: Settings,
+    observe: Callable[[Subject, nn.Module, TokenBatch], Seen],
+    guessed: bool = False,
+) -> tuple[Seen, Made]:
+    """Run a subject once under an observer; again, with all answers kept, where its code asks twice.
+
+    Raises:
+        As `realize`; RunError where memory runs out.
+    """
+    tokens = batch.batch * batch.length
+    for careful in (False, True):
+        made = realize(subject, seed, settings, tokens, careful, guessed)
+        module = made.weights.module
+        entrances = ["forward", *(["states"] if subject.architecture else [])]
+        try:
+            if careful:
+                return dense.forward(subject, made.weights, batch, observe), made
+
+            def one_by_one(of: Subject, module: nn.Module, batch: TokenBatch) -> Seen:
+                with in_blocks(module, entrances):  # noqa: B023
+                    return observe(of, module, batch)
+
+            return dense.forward(subject, made.weights, batch, one_by_one), made
+        except (AskedAgainError, OverwrittenError):
+            subject = replace(subject, module=module) if subject.module is not None else subject
+    raise AssertionError("unreachable: a careful run forgets nothing")
+
+
+def _law(name: str, shape: tuple[int, ...], plan: InitPlan | None, laws: Mapping[str, Law]) -> Law | None:
+    if plan is not None and not isinstance(plan[name].distribution, AsFound):
+        return uniform_law(plan[name].distribution, _rows(shape))
+    return laws.get(name)
+
+
+def _rows(shape: tuple[int, ...]) -> int:
+    return math.prod(_without_ones(shape)[:-1])
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without its trailing axes of size 1: those of a convolution of width 1."""
+    return _without_ones(shape[:-1]) if len(shape) > 2 and shape[-1] == 1 else shape
+
+
+def _replace(module: nn.Module, made: Mapping[int, nn.Parameter]) -> None:
+    """Put new parameters in the place of old ones, tied ones everywhere."""
+    for owner in module.modules():
+        for name, parameter in list(owner._parameters.items()):
+            if parameter is not None and id(parameter) in made:
+                owner._parameters[name] = made[id(parameter)]
+
+
+def _draw(parameters: Sequence[tuple[str, nn.Parameter, Law]], seed: int, threads: int | None) -> None:
+    """Draw what was built without memory and turned out small, from its recorded law."""
+    todo, means = [], []
+    with torch.no_grad():
+        for name, parameter, law in parameters:
+            rows = parameter.view(-1, parameter.shape[-1]) if parameter.dim() else parameter.view(1, 1)
+            for at, piece in enumerate(law.pieces):
+                part = rows[piece.start : piece.stop]
+                todo.append((part, piece.distribution, f"{name}/{at}" if at else name))
+                means.append((part, piece.mean))
+        fill(todo, seed, threads)
+        for part, mean in means:
+            if mean:
+                part.add_(mean)
+
+
+def _unknown(subject: Subject, name: str) -> str:
+    why = subject.unrecorded.get(name, "nothing wrote it")
+    return (
+        f"{subject.name}: what '{name}' is drawn from could not be recorded ({why}); expected torch.nn.init or the "
+        f"tensor's own methods, else a --scheme, or --engine dense"
+    )

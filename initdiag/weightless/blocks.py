@@ -1,0 +1,185 @@
+"""Runs a stack of blocks in the memory of one: what a block has asked its weights is forgotten when it ends.
+
+The same questions get the same answers from the seed, so a backward runs a block's forward again when it comes to it
+(activation checkpointing, arXiv 1604.06174), keeping only what entered the block.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from initdiag.weightless.lazy import is_lazy, source_of
+from initdiag.weightless.source import Source
+
+
+class AskedAgainError(Exception):
+    """A block ran twice in one forward, or not as before: its answers may not be forgotten."""
+
+
+def sources_of(module: nn.Module) -> dict[str, Source]:
+    """Return the sources of a module's parameters that have no entries, by name."""
+    found = ((name, source_of(parameter)) for name, parameter in module.named_parameters())
+    return {name: source for name, source in found if source is not None}
+
+
+def stacked(module: nn.Module) -> list[nn.Module]:
+    """Return the blocks of a module: the members of its outermost lists of modules that hold such parameters."""
+    if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) > 1:
+        members = [member for member in module if sources_of(member)]
+        if len(members) > 1:
+            return members
+    return [block for child in module.children() for block in stacked(child)]
+
+
+@contextmanager
+def in_blocks(module: nn.Module, entrances: Sequence[str] = ("forward",)) -> Iterator[None]:
+    """Run the blocks of a module one by one in the way above.
+
+    Args:
+        entrances: names of the methods that begin a forward; everything asked before is forgotten then.
+
+    Raises (from a forward or backward inside):
+        AskedAgainError: run it without this, at the price of its memory.
+    """
+    scope = _Scope(module)
+    blocks = stacked(module)
+    changed: list[tuple[nn.Module, str]] = []
+    try:
+        for block in blocks:
+            changed.append((block, "forward"))
+            block.forward = scope.one_by_one(block, block.forward)
+        for name in entrances:
+            method = getattr(module, name)
+            changed.append((module, name))
+            setattr(module, name, scope.entered(method))
+        yield
+    finally:
+        for owner, name in changed:
+            vars(owner).pop(name, None)
+        scope.forget()
+
+
+class _Scope:
+    """Which sources belong to which block, and which of them remember something."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._all = list(sources_of(module).values())
+        self._owners: Counter[int] = Counter()
+        for part in module.modules():
+            self._owners.update(id(p) for p in part._parameters.values() if p is not None)
+        self._ran: set[int] = set()
+        self._inside = False
+        self._awake: list[Source] = []
+
+    def forget(self) -> None:
+        for source in self._all:
+            source.forget()
+            source.bases.forget()
+
+    def entered(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def begin(*args: Any, **kwargs: Any) -> Any:
+            if self._inside:
+                return method(*args, **kwargs)
+            self.forget()
+            self._ran.clear()
+            self._inside = True
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._inside = False
+
+        return begin
+
+    def one_by_one(self, block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+        own = [
+            source
+            for parameter in block.parameters()
+            if (source := source_of(parameter)) is not None and self._owners[id(parameter)] == 1
+        ]
+
+        @functools.wraps(forward)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if id(block) in self._ran:
+                raise AskedAgainError
+            self._ran.add(id(block))
+            if not torch.is_grad_enabled():
+                result = forward(*args, **kwargs)
+            else:
+                saved = _Saved(lambda: self._again(own, forward, args, kwargs))
+                with saved_tensors_hooks(saved.pack, saved.unpack):
+                    result = forward(*args, **kwargs)
+            _forget(own)
+            return result
+
+        return run
+
+    def _again(
+        self, own: list[Source], forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Tensor]:
+        """Run a block once more and return what its graph keeps, in the same order."""
+        _forget(self._awake)
+        self._awake = own
+        kept: list[Tensor] = []
+
+        def keep(tensor: Tensor) -> Tensor:
+            if not _held(tensor):
+                kept.append(tensor.detach())
+            return tensor
+
+        with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):
+            forward(*_cut_off(args), **_cut_off(kwargs))
+        return kept
+
+
+class _Saved:
+    """Stands in for the tensors that a block's graph keeps."""
+
+    def __init__(self, again: Callable[[], list[Tensor]]) -> None:
+        self._again, self._count = again, 0
+        self._tensors: list[Tensor] | None = None
+
+    def pack(self, tensor: Tensor) -> Tensor | tuple[int, torch.Size]:
+        if _held(tensor):
+            return tensor
+        self._count += 1
+        return self._count - 1, tensor.shape
+
+    def unpack(self, packed: Tensor | tuple[int, torch.Size]) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        if self._tensors is None:
+            self._tensors = self._again()
+        at, shape = packed
+        if len(self._tensors) != self._count or self._tensors[at].shape != shape:
+            raise AskedAgainError
+        return self._tensors[at]
+
+
+def _held(tensor: Tensor) -> bool:
+    """Whether a graph may keep a tensor as it is: weights, which are there anyway."""
+    return is_lazy(tensor) or isinstance(tensor, nn.Parameter)
+
+
+def _cut_off(value: Any) -> Any:
+    """The arguments of a block without the graph that led to them."""
+    if isinstance(value, Tensor):
+        return value.detach().requires_grad_(value.requires_grad) if value.is_floating_point() else value
+    if isinstance(value, dict):
+        return {key: _cut_off(item) for key, item in value.items()}
+    return type(value)(_cut_off(item) for item in value) if type(value) in (list, tuple) else value
+
+
+def _forget(sources: Sequence[Source]) -> None:
+    for source in sources:
+        source.forget()
+    if sources:
+        sources[0].bases.forget()

@@ -1,0 +1,47 @@
+"""What the entries of one parameter are drawn from, row by row. No torch.
+
+Rows are those of the parameter as a matrix: all axes but the last, flattened. One law for all rows is the rule;
+several stand where init code wrote parts of a tensor by themselves (a padding row, packed projections, experts).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from initdiag.schemes import Constant, Distribution, Normal
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows start … stop − 1: every entry is mean + a draw from the (centred) distribution; a Constant is added too."""
+
+    start: int
+    stop: int
+    distribution: Distribution
+    mean: float = 0.0
+
+    @property
+    def std(self) -> float:
+        return self.distribution.std
+
+    @property
+    def centre(self) -> float:
+        """The mean of the entries."""
+        return self.mean + (self.distribution.value if isinstance(self.distribution, Constant) else 0.0)
+
+
+@dataclass(frozen=True)
+class Law:
+    """Pieces in order, which cover all rows once."""
+
+    pieces: tuple[Piece, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether products of a wide matrix with these entries are Gaussian whatever its width."""
+        return all(isinstance(piece.distribution, Normal | Constant) for piece in self.pieces)
+
+
+def uniform_law(distribution: Distribution, rows: int, mean: float = 0.0) -> Law:
+    """One distribution for every row."""
+    return Law((Piece(0, rows, distribution, mean),))

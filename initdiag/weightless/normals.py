@@ -1,0 +1,54 @@
+"""Standard normal numbers by name: the same seed and the same words give the same numbers, in any order and thread."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+CHUNK = 2**19  # entries from one generator: 2 MiB, so that two threads share the work of one large request
+
+
+def generator_for(seed: int, name: str) -> torch.Generator:
+    """Return the generator of one name.
+
+    torch's CPU generator takes 32 bits of a seed: of n names, two share their numbers with probability n²/2³³.
+    """
+    digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
+    return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little"))
+
+
+@dataclass(frozen=True)
+class Normals:
+    """A supply of N(0, 1) numbers for one seed, drawn in `threads` threads."""
+
+    seed: int
+    threads: int = 1
+    dtype: torch.dtype = torch.float32
+    _: None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.threads)
+
+    def __call__(self, name: str, rows: int, width: int) -> Tensor:
+        """Return (rows, width) of what `name` stands for."""
+        out = torch.empty(rows, width, dtype=self.dtype)
+        parts = out.view(-1).split(CHUNK)
+        if len(parts) == 1 or self.threads == 1:
+            for at, part in enumerate(parts):
+                part.normal_(generator=generator_for(self.seed, f"{name}/{at}"))
+            return out
+        jobs = [self._pool.submit(_fill, part, self.seed, f"{name}/{at}") for at, part in enumerate(parts)]
+        for job in jobs:
+            job.result()
+        return out
+
+
+@torch.no_grad()
+def _fill(part: Tensor, seed: int, name: str) -> None:
+    part.normal_(generator=generator_for(seed, name))

@@ -1,0 +1,215 @@
+"""Products of real tensors with weights that have no entries, and the rows and entries of such weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from initdiag.weightless.lazy import Lazy, Weight
+from initdiag.weightless.located import Located, located
+
+
+def times(x: Tensor, weight: Weight, layout: Tensor, plus: Tensor | None) -> Tensor:
+    """Return x (k, p) times the 2-D view `layout` (p, q) of a weight: (k, q), in the dtype of its source."""
+    source = weight.source
+    wide = x.to(source.normals.dtype)
+    place = located(layout, source.m, source.n)
+    if place is None:
+        return wide @ (_gathered(weight, layout, "a product with a view across its rows") * weight.scale + (plus or 0))
+    rows = range(place.rows.start, place.rows.stop)
+    whole = slice(place.columns.start, place.columns.stop, place.columns.step)
+    if place.transposed:
+        if len(place.columns) < source.n:
+            padded = wide.new_zeros(len(wide), source.n)
+            padded[:, whole] = wide
+            answer = source.right(padded, rows, place.matrix)
+        else:
+            answer = source.right(wide, rows, place.matrix)
+        answer = answer[:, :: place.rows.step]
+    else:
+        if place.rows.step > 1:
+            padded = wide.new_zeros(len(wide), len(rows))
+            padded[:, :: place.rows.step] = wide
+            wide = padded
+        answer = source.left(wide, rows, place.matrix)[:, whole]
+    if weight.scale != 1:
+        answer = answer * weight.scale
+    return answer if plus is None else answer + x.to(plus.dtype) @ plus
+
+
+def _product(x: Tensor, w: Lazy, index: int | None = None) -> Tensor:
+    """x (k, p) @ w (p, q), or @ w[index]."""
+    value = w.value
+    assert isinstance(value, Weight)
+    layout = value.layout if index is None else value.layout[index]
+    plus = value.plus if index is None or value.plus is None else value.plus[index]
+    return times(x, value, layout, plus).to(x.dtype)
+
+
+def _flipped(w: Lazy) -> Lazy:
+    turned: Lazy = w.transpose(-2, -1)  # type: ignore[assignment]
+    return turned
+
+
+def _weight(tensor: Any) -> bool:
+    return isinstance(tensor, Lazy) and isinstance(tensor.value, Weight)
+
+
+def _one_weight(a: Any, b: Any) -> bool:
+    return _weight(a) != _weight(b) and isinstance(a, Lazy) != isinstance(b, Lazy)
+
+
+def mm(a: Tensor, b: Tensor, **kwargs: Any) -> Any:
+    if not _one_weight(a, b) or kwargs:
+        return NotImplemented
+    if isinstance(b, Lazy):
+        return _product(a, b)
+    assert isinstance(a, Lazy)
+    return _product(b.t(), _flipped(a)).t()
+
+
+def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, **kwargs: Any) -> Any:
+    product = NotImplemented if isinstance(bias, Lazy) or kwargs else mm(a, b)
+    return product if product is NotImplemented else _sum(bias, product, beta, alpha)
+
+
+def bmm(a: Tensor, b: Tensor, **kwargs: Any) -> Any:
+    if not _one_weight(a, b) or kwargs:
+        return NotImplemented
+    if isinstance(a, Lazy):
+        return bmm(b.transpose(1, 2), _flipped(a)).transpose(1, 2)
+    assert isinstance(b, Lazy)
+    if b.stride(0) == 0 or len(a) == 1:  # one matrix for all: one question
+        return _product(a.reshape(-1, a.shape[2]), b, 0).view(a.shape[0], a.shape[1], -1)
+    return torch.stack([_product(x, b, at) for at, x in enumerate(a)])
+
+
+def baddbmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, **kwargs: Any) -> Any:
+    product = NotImplemented if isinstance(bias, Lazy) or kwargs else bmm(a, b)
+    return product if product is NotImplemented else _sum(bias, product, beta, alpha)
+
+
+def mv(a: Tensor, b: Tensor) -> Any:
+    if not isinstance(a, Lazy) or isinstance(b, Lazy) or not _weight(a):
+        return NotImplemented
+    return _product(b.unsqueeze(0), _flipped(a))[0]
+
+
+def addmv(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    product = NotImplemented if isinstance(bias, Lazy) else mv(a, b)
+    return product if product is NotImplemented else _sum(bias, product, beta, alpha)
+
+
+def _sum(bias: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    product = product if alpha == 1 else product * alpha
+    return product if beta == 0 else product + (bias if beta == 1 else bias * beta)
+
+
+def grouped_mm(
+    a: Tensor, b: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: Any = None
+) -> Any:
+    """Rows of a (S, p), sorted by expert, times b (E, p, q): those up to offs[e] with matrix e."""
+    if not _one_weight(a, b) or isinstance(a, Lazy) or offs is None or a.dim() != 2 or b.dim() != 3:
+        return NotImplemented
+    assert isinstance(b, Lazy)
+    answer, start = a.new_zeros(len(a), b.shape[2]), 0
+    for expert, stop in enumerate(offs.tolist()):
+        if stop > start:
+            answer[start:stop] = _product(a[start:stop], b, expert)
+        start = max(start, stop)
+    answer = answer if bias is None else answer + bias
+    return answer if out_dtype is None else answer.to(out_dtype)
+
+
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Any:
+    """A convolution of width 1 is a linear layer over channels; wider ones need entries."""
+    stride, padding, _, transposed, _, groups = settings
+    pointwise = all(size == 1 for size in weight.shape[2:]) and all(one == 1 for one in stride) and not any(padding)
+    if not (pointwise and _one_weight(x, weight) and isinstance(weight, Lazy)) or transposed or groups != 1:
+        return NotImplemented
+    flat: Any = weight.flatten(1)
+    moved = x.movedim(1, -1)
+    answer = _product(moved.reshape(-1, moved.shape[-1]), _flipped(flat))
+    answer = answer if bias is None else answer + bias
+    return answer.view(*moved.shape[:-1], -1).movedim(-1, 1)
+
+
+def embedding(table: Tensor, ids: Tensor, *_: Any, **__: Any) -> Any:
+    return index_select(table, 0, ids.reshape(-1), shape=ids.shape)
+
+
+def index_select(table: Tensor, dim: int, ids: Tensor, shape: Any = None) -> Any:
+    if dim != 0 or isinstance(ids, Lazy) or not _weight(table) or table.dim() != 2:
+        return NotImplemented
+    found = _rows(table, ids)  # type: ignore[arg-type]
+    return found if found is NotImplemented or shape is None else found.view(*shape, -1)
+
+
+def index(table: Tensor, places: Any) -> Any:
+    """weight[ids] with one tensor of integers: rows of a table."""
+    ids = places[0]
+    if len(places) != 1 or ids is None or isinstance(ids, Lazy) or ids.dtype.is_floating_point:
+        return NotImplemented
+    if ids.dtype == torch.bool:
+        ids = ids.nonzero()[:, 0] if ids.dim() == 1 else None
+    if ids is None or table.dim() != 2 or not _weight(table):
+        return NotImplemented
+    ids = torch.where(ids < 0, ids + len(table), ids)
+    return index_select(table, 0, ids.reshape(-1), shape=ids.shape)
+
+
+def _rows(table: Lazy, ids: Tensor) -> Any:
+    value = table.value
+    assert isinstance(value, Weight)
+    place = located(value.layout, value.source.m, value.source.n)
+    if place is None or place.transposed:
+        return NotImplemented
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(table):
+        raise IndexError(f"index out of range in self: {len(table)} rows, ids {int(ids.min())} to {int(ids.max())}")
+    first, step = place.matrix * value.source.m + place.rows.start, place.rows.step
+    found = value.source.look_up([first + step * row for row in ids.tolist()])
+    found = found[:, place.columns.start : place.columns.stop : place.columns.step] * value.scale
+    found = found if value.plus is None else found + value.plus[ids]
+    return found.to(table.dtype)
+
+
+def entries(value: Weight, why: str) -> Tensor:
+    """Return a view of a weight as a real tensor; a few rows of a table are looked up.
+
+    Raises:
+        RunError: it doesn't fit in memory.
+    """
+    layout, source = value.layout, value.source
+    place = located(layout, source.m, source.n) if layout.dim() == 2 else None
+    found = _gathered(value, layout, why) if place is None else _located_entries(value, place, why)
+    found = found * value.scale
+    return found if value.plus is None else found + value.plus
+
+
+FEW = 8  # of a matrix's rows, a part that is looked up row by row rather than made real as a whole
+
+
+def _located_entries(value: Weight, place: Located, why: str) -> Tensor:
+    source, columns = value.source, slice(place.columns.start, place.columns.stop, place.columns.step)
+    first = place.matrix * source.m
+    if FEW * len(place.rows) <= source.m:
+        found = source.look_up([first + row for row in place.rows])
+    else:
+        rows = range(place.rows.start, place.rows.stop)
+        source.allow(source.name, len(rows) * source.n * source.normals.dtype.itemsize, why, True)
+        found = source.entries(rows, place.matrix)[:: place.rows.step]
+    found = found[:, columns]
+    return found.t() if place.transposed else found
+
+
+def _gathered(value: Weight, layout: Tensor, why: str) -> Tensor:
+    """Entries of any view: made real as a whole, then viewed."""
+    source = value.source
+    matrices = 1
+    for size in source.shape[:-2]:
+        matrices *= size
+    source.allow(source.name, matrices * source.m * source.n * source.normals.dtype.itemsize, why, True)
+    whole = torch.stack([source.entries(range(source.m), at) for at in range(matrices)])
+    return whole.as_strided(layout.shape, layout.stride(), layout.storage_offset())

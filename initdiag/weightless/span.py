@@ -1,0 +1,158 @@
+"""An orthonormal basis of the vectors that a random matrix has met, without forming it.
+
+Vectors are rows. A block of them is V (k, n) and stands for the orthonormal rows Q = T·V (r, n): T (r, k) is small, so
+x Qᵀ = (x Vᵀ) Tᵀ and c Q = (c T) V cost two thin products each. T is the inverse Cholesky factor of the Gram matrix
+V Vᵀ, in float64 (CholeskyQR); where that is singular (equal tokens), its eigenvectors give the rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+STEP = 2**11  # entries of a row that are multiplied in the vectors' own precision before float64 takes over
+WELL = 1e-4  # of pivot over length, squared, below which the Gram matrix is worth the price of float64 throughout
+NOISE = 64  # roundings: a direction that is no longer than this part of the longest vector is rounding, not a direction
+
+
+class OverwrittenError(Exception):
+    """Vectors that a basis stands on were written to since: their basis is lost."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Q = transform · vectors: r orthonormal rows. `version` is that of the vectors when they were met."""
+
+    vectors: Tensor
+    transform: Tensor
+    version: int
+
+    @property
+    def rank(self) -> int:
+        return self.transform.shape[0]
+
+    def along(self, x: Tensor) -> Tensor:
+        """Return x Qᵀ, (k, r)."""
+        self._same()
+        return (x @ self.vectors.T) @ self.transform.T
+
+    def combine(self, c: Tensor) -> Tensor:
+        """Return c Q, (k, n)."""
+        self._same()
+        return (c @ self.transform) @ self.vectors
+
+    def _same(self) -> None:
+        if self.vectors._version != self.version:
+            raise OverwrittenError
+
+
+@dataclass
+class Bases:
+    """Bases of the vectors that were met last: queries, keys and values ask with the same ones.
+
+    copied: keep copies of vectors, where code writes into what it has multiplied.
+    """
+
+    copied: bool = False
+    _met: list[tuple[Tensor, Block, Tensor]] = field(default_factory=list)
+
+    def of(self, x: Tensor) -> tuple[Block, Tensor]:
+        """Return what `orthonormal` does."""
+        for met, block, factor in self._met:
+            if _same_numbers(met, x) and block.version == block.vectors._version:
+                return block, factor
+        block, factor = orthonormal(x.clone() if self.copied else x.detach())
+        self._met = [*self._met[-1:], (x.detach(), block, factor)]
+        return block, factor
+
+    def forget(self) -> None:
+        self._met.clear()
+
+
+@dataclass
+class Span:
+    """The basis, grown block by block."""
+
+    bases: Bases
+    blocks: list[Block] = field(default_factory=list)
+
+    @property
+    def rank(self) -> int:
+        return sum(block.rank for block in self.blocks)
+
+    def along(self, x: Tensor) -> Tensor:
+        """Return the coefficients x Qᵀ, (k, rank)."""
+        return torch.cat([block.along(x) for block in self.blocks], dim=1)
+
+    def combine(self, c: Tensor) -> Tensor:
+        """Return c Q, (k, n)."""
+        parts = c.split([block.rank for block in self.blocks], dim=1)
+        first, *others = (block.combine(part) for block, part in zip(self.blocks, parts, strict=True))
+        for other in others:
+            first = first + other
+        return first
+
+    def extend(self, x: Tensor) -> tuple[Tensor | None, Tensor, Block | None]:
+        """Take in the rows of x (k, n).
+
+        Returns:
+            (old, new, block) with x = old·Q_before + new·Q_block; old (k, rank before) is None where nothing was
+            there, and block is None where x brings no new direction, new being (k, 0) then.
+        """
+        if not self.blocks:
+            block, new = self.bases.of(x)
+            return None, new, self._grown(block)
+        old = self.along(x)
+        rest = x - self.combine(old)
+        again = self.along(rest)  # once more: what the first projection left of the old directions is rounding
+        rest = rest - self.combine(again)
+        block, new = orthonormal(rest, float(x.square().sum(1).max()))
+        return old + again, new, self._grown(block)
+
+    def _grown(self, block: Block) -> Block | None:
+        if not block.rank:
+            return None
+        self.blocks.append(block)
+        return block
+
+
+def orthonormal(x: Tensor, longest: float | None = None) -> tuple[Block, Tensor]:
+    """Factor x (k, n) = L Q: returns the block of Q (r, n), and L (k, r), which is lower triangular where r = k.
+
+    Args:
+        longest: the square of a length beside which what is left of x may be rounding; default: its longest row's.
+    """
+    gram = _gram(x)
+    longest = max(float(gram.diagonal().max()), 0.0) if longest is None else longest
+    floor = max((NOISE * torch.finfo(x.dtype).eps) ** 2, len(x) * NOISE * torch.finfo(torch.float64).eps) * longest
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    smallest = float(factor.diagonal().min()) ** 2 if not int(failed) else 0.0
+    if smallest < WELL * longest:
+        gram = x.double() @ x.double().T
+        factor, failed = torch.linalg.cholesky_ex(gram)
+        smallest = float(factor.diagonal().min()) ** 2 if not int(failed) else 0.0
+    if smallest > floor and smallest > 0:
+        one = torch.eye(len(x), dtype=torch.float64)
+        transform = torch.linalg.solve_triangular(factor, one, upper=False)
+        return Block(x, transform.to(x.dtype), x._version), factor.to(x.dtype)
+    values, vectors = torch.linalg.eigh(gram)
+    kept = values > floor
+    lengths, vectors = values[kept].sqrt(), vectors[:, kept]
+    return Block(x, (vectors / lengths).T.to(x.dtype), x._version), (vectors * lengths).to(x.dtype)
+
+
+def _same_numbers(one: Tensor, two: Tensor) -> bool:
+    same = one.data_ptr() == two.data_ptr() and one.dtype == two.dtype
+    return same and one.shape == two.shape and one.stride() == two.stride() and one._version == two._version
+
+
+def _gram(x: Tensor) -> Tensor:
+    """Return x xᵀ in float64, of products of short pieces in the precision of x."""
+    if x.dtype == torch.float64:
+        return x @ x.T
+    total = torch.zeros(len(x), len(x), dtype=torch.float64)
+    for piece in x.split(STEP, dim=1):
+        total += piece @ piece.T
+    return total
