@@ -30,6 +30,11 @@ class Case:
     subject: Subject
     batch: TokenBatch
 
+    @property
+    def tokens(self) -> int:
+        """B·T."""
+        return self.batch.batch * self.batch.length
+
 
 def case_of(target: Any, request: Request, progress: Progress | None = None) -> Case:
     """Prepare any target.
@@ -164,7 +169,7 @@ def planned(case: Case, settings: Settings, *, as_they_are: bool = False) -> Sub
     from initdiag.subjects.planned import plan_by_role
 
     init, subject = case.file.config.init, case.subject
-    if choose(subject, case.batch, settings).engine == "weightless":
+    if choose(subject, case.tokens, settings).engine == "weightless":
         guessed = not as_they_are
         (roles, branches, wiring), made = weightless.run(subject, case.batch, init.seed, settings, survey, guessed)
         weights = made.weights
@@ -207,7 +212,7 @@ def diagnose(
     from initdiag.report import Run
 
     seed, settings, subject = case.file.config.init.seed, request.run_settings, case.subject
-    chosen = choose(subject, case.batch, settings)
+    chosen = choose(subject, case.tokens, settings)
     if progress:
         drawing = f"{subject.plan.scheme}, seed {seed}: " if subject.drawn_by_us else ""
         drawing += "drawing weights, " if subject.drawn_by_us and chosen.engine == "dense" else ""

@@ -42,7 +42,7 @@ def check(
         overrides: as after --set: "init.std=0.01".
         text, tokens: a text file, or a .bin or .npy file of token ids, in place of the config's tokens.
         tokenizer: a tokenizer.json for the text; without it, its bytes are the tokens.
-        settings: device, dtype and threads.
+        settings: device, dtype, threads and engine.
         kwargs: arguments of the class or function that an import path names; fields of a Hugging Face config.
         vocab_size: V of a module, where it can't be found in it.
         causal: False for a model whose positions may see later ones.

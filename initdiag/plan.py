@@ -30,6 +30,7 @@ def plan(
     """
     from initdiag import subjects
     from initdiag.engines import import_torch
+    from initdiag.engines.choose import choose
 
     request = Request(
         scheme=scheme,
@@ -47,13 +48,19 @@ def plan(
     else:
         file = configure(target, request)
         subject = subjects.load(file)
+    tokens = file.config.tokens.batch * file.config.length
+    engine = choose(subject, tokens, request.run_settings).engine
     if progress and subject.drawn_by_us:
         progress(f"{subject.name}: drawing weights")
     import_torch()
-    from initdiag.engines import dense
+    from initdiag.engines import dense, weightless
     from initdiag.measure.weights import measure_parameters
     from initdiag.report.planned import Planned
 
+    seed, settings = file.config.init.seed, request.run_settings
     with kept_weights(subject):
-        weights = dense.realize(subject, file.config.init.seed, request.run_settings)
+        if engine == "weightless":
+            weights = weightless.realize(subject, seed, settings, tokens).weights
+        else:
+            weights = dense.realize(subject, seed, settings)
         return Planned(subject, weights.seed, measure_parameters(weights.module))

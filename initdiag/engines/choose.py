@@ -10,7 +10,6 @@ from initdiag.engines.settings import Settings
 from initdiag.engines.sizes import is_large
 from initdiag.memory import available
 from initdiag.subjects import Subject
-from initdiag.tokens import TokenBatch
 
 ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 SHARE = 0.8  # of the free memory that weights may take: activations need the rest
@@ -28,12 +27,16 @@ class Choice:
     why: str = ""
 
 
-def choose(subject: Subject, batch: TokenBatch, settings: Settings) -> Choice:
-    """Take the engine of the settings; of "auto", dense where the weights fit in memory and cost no more time."""
+def choose(subject: Subject, tokens: int, settings: Settings) -> Choice:
+    """Take the engine of the settings; of "auto", dense where the weights fit in memory and cost no more time.
+
+    Args:
+        tokens: B·T of the forward that will be run.
+    """
     if settings.engine in ("dense", "weightless"):
         return Choice(settings.engine)
     if subject.laws or subject.unrecorded:
-        return Choice("weightless", "built without its weights, which don't fit in memory")
+        return Choice("weightless", "its weights don't fit, or would take longer to draw")
     asked = settings.engine == "auto"
     if subject.build is None or settings.device not in ("auto", "cpu"):
         return Choice("dense", "its weights are there" if asked else "")
@@ -41,7 +44,7 @@ def choose(subject: Subject, batch: TokenBatch, settings: Settings) -> Choice:
     if there is not None and size > SHARE * there:
         return Choice("weightless", f"its weights take {gibibytes(size)}; {gibibytes(there)} are free")
     shapes = [entry.parameter.shape for entry in subject.plan.entries]
-    dense, weightless = costs(shapes, batch.batch * batch.length)
+    dense, weightless = costs(shapes, tokens)
     if weightless + CLOSE < dense:
         longer = f"{dense - weightless:.0f} s more"
         return Choice("weightless", f"drawing {gibibytes(size)} of weights would take about {longer}")

@@ -180,5 +180,5 @@ def _unknown(subject: Subject, name: str) -> str:
     why = subject.unrecorded.get(name, "nothing wrote it")
     return (
         f"{subject.name}: what '{name}' is drawn from could not be recorded ({why}); expected torch.nn.init or the "
-        f"tensor's own methods, else a --scheme, or --engine dense"
+        f"tensor's own methods, for each by itself; else a --scheme, or --engine dense"
     )

@@ -28,7 +28,8 @@ class ParameterMeasure:
     kurtosis: fourth standardised moment, 3 for a normal, 1.8 for a uniform (nan where std is 0). max_abs: largest
     |entry|. stable_rank: ‖A‖²_F/‖A‖²₂ of a sample A of at most 256 × 256 entries, over its smaller side (None for
     tensors of fewer than two axes). digest: hash of its bytes. buffer: it is no parameter. drawn: it has entries;
-    else (weightless engine) mean, std and kurtosis are those of its law, and the rest isn't known.
+    else (weightless engine) mean, std and kurtosis are those of its law, max_abs the bound of a uniform one, and the
+    rest isn't known.
     """
 
     name: str

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from initdiag.measure.attention import largest_logit, sharpness
 from initdiag.measure.gradients import BranchGradients
@@ -17,8 +17,31 @@ from initdiag.measure.statistics import as_sequences, largest, moments, variance
 from initdiag.measure.values import AttentionMeasure, Branch, Read
 from initdiag.schemes.roles import layer_of
 from initdiag.trace import Addition, Attention, Callbacks, Reading, Routing
+from initdiag.weightless.span import version
 
 NOTHING_YET = HeadroomMeasure(0.0, "")
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """The numbers of a tensor, without keeping them alive: every product sees a view of its own of one activation."""
+
+    storage: StorageWeakRef | None
+    place: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> _Numbers:
+        return cls(StorageWeakRef(tensor.untyped_storage()), _place(tensor))
+
+    def holds(self, tensor: Tensor) -> bool:
+        return self.storage is not None and self.place == _place(tensor) and not self.storage.expired()
+
+
+NO_NUMBERS = _Numbers(None)
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.numel(), tensor.shape[-1:], tensor.is_contiguous(), version(tensor)
 
 
 @dataclass
@@ -36,7 +59,8 @@ class Watch:
     width: int = 0
     _streams: list[int] = field(default_factory=list)
     _after: dict[int, float] = field(default_factory=dict)
-    _last_read: Callable[[], Tensor | None] = lambda: None
+    _last_read: _Numbers = field(default_factory=lambda: NO_NUMBERS)
+    _last_taken: _Numbers = field(default_factory=lambda: NO_NUMBERS)
     _rms: float = math.nan
     _rest: Tensor | None = None
 
@@ -121,9 +145,9 @@ class Watch:
 
     def read(self, reading: Reading) -> None:
         """Measure what a product reads from the stream; the readers of one tensor share the number."""
-        if self._last_read() is not reading.value:
+        if not self._last_read.holds(reading.value):
             mean, spread, _ = moments(reading.value)
-            self._last_read, self._rms = weakref.ref(reading.value), math.sqrt(spread + mean * mean)
+            self._last_read, self._rms = _Numbers.of(reading.value), math.sqrt(spread + mean * mean)
         self.reads[reading.index] = Read(reading.reader, reading.normed, reading.gain, self._rms, reading.scaled)
 
     def route(self, routing: Routing) -> None:
@@ -137,7 +161,9 @@ class Watch:
 
     def product(self, weight: str, taken: Tensor, output: Tensor) -> None:
         """Look for the largest activation, before a product and after it: a squared ReLU is largest in between."""
-        self._largest(taken, f"what {_module_of(weight) or weight} reads")
+        if not self._last_taken.holds(taken):  # queries, keys and values take the same
+            self._largest(taken, f"what {_module_of(weight) or weight} reads")
+            self._last_taken = _Numbers.of(taken)
         self._largest(output, _module_of(weight) or weight)
 
     def _largest(self, tensor: Tensor, where: str) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from initdiag.measure.lens_values import ParameterMeasure
 from initdiag.measure.statistics import BLOCK, moments, widened
 from initdiag.measure.values import total
+from initdiag.schemes import Uniform
 from initdiag.weightless.lazy import source_of
 from initdiag.weightless.source import Source
 
@@ -44,6 +45,7 @@ def _by_law(name: str, tensor: Tensor, source: Source) -> ParameterMeasure:
     pieces, rows = source.law.pieces, source.law.pieces[-1].stop
     mean = total(piece.centre * (piece.stop - piece.start) for piece in pieces) / rows
     square = total((piece.std**2 + (piece.centre - mean) ** 2) * (piece.stop - piece.start) for piece in pieces) / rows
+    only = pieces[0].distribution if len(pieces) == 1 else None
     return ParameterMeasure(
         name=name,
         mean=mean,
@@ -51,7 +53,8 @@ def _by_law(name: str, tensor: Tensor, source: Source) -> ParameterMeasure:
         not_finite=0,
         shape=tuple(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
-        kurtosis=pieces[0].distribution.kurtosis if len(pieces) == 1 else math.nan,
+        kurtosis=only.kurtosis if only else math.nan,
+        max_abs=abs(mean) + only.bound if isinstance(only, Uniform) else math.nan,
         drawn=False,
         trainable=tensor.requires_grad,
     )

@@ -139,6 +139,7 @@ def parameters(run: Run) -> list[dict[str, Any]]:
                 "trainable": measured.trainable,
                 "distribution": str(distribution),
                 "declared_std": declared_std(distribution),
+                "drawn": measured.drawn,
                 "measured_std": measured.std,
                 "measured_mean": measured.mean,
                 "kurtosis": measured.kurtosis,

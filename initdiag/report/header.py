@@ -11,6 +11,8 @@ from initdiag.subjects.subject import without_layers
 
 PLACEMENTS = {"pre": "pre-norm", "post": "post-norm", "sandwich": "sandwich norm", "none": "no norms on the branches"}
 
+EXACT = "its numbers are those of a dense run with another seed: exact in distribution"
+
 
 def header_lines(run: Run) -> tuple[str, ...]:
     """Return the lines, not wrapped."""
@@ -30,11 +32,10 @@ def engine_lines(run: Run) -> tuple[str, ...]:
     lines = [f"chosen: {run.engine}, since {run.why}"] if run.why else []
     if (notes := run.notes) is not None:
         without = f"{notes.parameters} of {counted(len(run.measured.parameters), 'parameter')}"
-        exact = "" if notes.asymptotic else "; products exact in distribution"
-        lines.append(f"weightless: {without} have no entries ({abridged(notes.entries)}){exact}")
+        lines.append(f"weightless: {without} have no entries ({abridged(notes.entries)}); {EXACT}")
         if notes.asymptotic:
             names = ", ".join(without_layers(notes.asymptotic))
-            lines.append(f"asymptotic: uniform or truncated entries, exact only as widths grow: {names}")
+            lines.append(f"but for these, whose entries are no Gaussians: exact only as widths grow: {names}")
         reasons: dict[str, list[str]] = {}
         for name, why in notes.made_real:
             reasons.setdefault(why, []).append(name)

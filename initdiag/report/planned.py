@@ -74,7 +74,7 @@ def _rows(planned: Planned) -> list[tuple[str, ...]]:
                 "×".join(map(str, entry.parameter.shape)),
                 role_of(entry.parameter),
                 _drawn(entry.distribution),
-                number(measured.std),
+                number(measured.std if measured.drawn else None),
             )
         )
     return rows
@@ -94,7 +94,7 @@ FOUND = "How the roles were found out, in the operations of one forward"
 NOTE = (
     "N normal, N<c normal cut at c sigmas, U uniform (bound: std·√3), all with mean 0 and the std behind the "
     "letter, which a cut makes smaller than sigma; = a constant. "
-    "measured: the std of what was drawn."
+    "measured: the std of what was drawn; – has no entries (weightless engine)."
 )
 SEEN = (
     "drawn: what the module's own code was seen to draw; as found: nobody saw it drawn, so nothing is expected of it."
@@ -135,8 +135,8 @@ def as_json(planned: Planned) -> str:
                 "shape": list(entry.parameter.shape),
                 "distribution": str(entry.distribution),
                 "declared_std": declared_std(entry.distribution),
-                "measured_std": measured.std,
-                "measured_mean": measured.mean,
+                "measured_std": measured.std if measured.drawn else None,
+                "measured_mean": measured.mean if measured.drawn else None,
             }
             for entry, measured in zip(subject.plan.entries, planned.measured, strict=True)
         ],

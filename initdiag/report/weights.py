@@ -79,6 +79,8 @@ def weight_notes(run: Run) -> list[str]:
     bad = [one.name for one in run.measured.buffers if one.not_finite]
     notes = [f"constant: {', '.join(constant)}"] if constant else []
     notes += [words] if (words := _furthest(run)) else []
+    lawful = sum(not one.drawn for one in run.measured.parameters)
+    notes += [f"std and kurtosis of {counted(lawful, 'parameter')} are their law's, not measured"] * bool(lawful)
     notes += [f"frozen: {counted(frozen, 'parameter')} of {len(run.measured.parameters)}"] if frozen else []
     notes += [f"buffers that hold inf or nan: {', '.join(bad)}"] if bad else []
     return notes
@@ -140,7 +142,10 @@ def _furthest(run: Run) -> str:
     off = [
         (abs(measured.std / entry.distribution.std - 1), measured, entry.distribution.std)
         for measured in run.measured.parameters
-        if (entry := plan.get(measured.name)) and entry.distribution.std and not isinstance(entry.distribution, AsFound)
+        if measured.drawn
+        and (entry := plan.get(measured.name))
+        and entry.distribution.std
+        and not isinstance(entry.distribution, AsFound)
     ]
     if not off:
         return ""

@@ -1,13 +1,16 @@
-"""Whose code writes to a tensor, and what nn.init.trunc_normal_ was asked for: read from the stack."""
+"""Whose code writes to a tensor, and what functions of nn.init were asked for: read from the stack."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from initdiag.subjects.contents import Content, truncated
 from initdiag.subjects.operands import storage_key
@@ -18,6 +21,23 @@ _CONSTRUCTORS = TORCH + "nn/modules/"
 OWN = str(Path(__file__).parent) + "/"
 # transformers wraps every function of nn.init: looked through, like torch's own
 _LOOKED_THROUGH = (TORCH, "/transformers/initialization.py")
+
+
+class MetaQuestions(TorchFunctionMode):
+    """nn.init.trunc_normal_, orthogonal_, sparse_ and dirac_ return at once for a meta tensor: no operation runs that
+    a dispatch mode could see. That they ask `tensor.is_meta` first can be seen, and is taken for the write."""
+
+    def __init__(self, recorder: Any) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if result is True and func == torch.Tensor.is_meta.__get__:  # type: ignore[attr-defined]
+            frame = sys._getframe(1)
+            if frame.f_code.co_filename == INIT:
+                self._recorder.skipped(args[0], frame)
+        return result
 
 
 def author_of(frame: FrameType | None, tensor: Tensor) -> tuple[str, Content | None]:

@@ -28,7 +28,8 @@ class Content:
     of torch.nn, else "user". rewritten: the user's code wrote over what those constructors had written. zeroed: share
     of it that was zeroed after the last whole write. pieces: other writes to parts of it since then. piece_factor: a
     number that a part of "itself" was multiplied by. parts: where parts of it hold something else each, all of them, in
-    order; () where it is one. why: of an "unknown" one, what made it so.
+    order; () where it is one. why: of an "unknown" one, what made it so. draw: the number of a draw that was copied,
+    the same for both; REPEATED where entries occur several times in one tensor.
     """
 
     base: str
@@ -44,6 +45,7 @@ class Content:
     piece_factor: float = 1.0
     parts: tuple[Part, ...] = ()
     why: str = ""
+    draw: int = 0
 
     @property
     def distribution(self) -> Normal | Uniform | Constant | Truncated | None:
@@ -73,6 +75,8 @@ class Part(NamedTuple):
     content: Content
 
 
+DRAWN = ("normal", "truncated", "uniform")
+REPEATED = -1
 UNKNOWN = Content("unknown")
 NOTHING = Content("nothing", fresh=True)
 

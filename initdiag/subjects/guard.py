@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from initdiag.errors import RunError
 from initdiag.subjects.global_state import random_states, set_algorithms, switches
 from initdiag.weightless.lazy import is_lazy
+from initdiag.weightless.span import version
 
 COPIED = 1 << 26  # bytes; larger buffers (caches of keys and values) are watched like parameters, not copied
 SAMPLE = 64  # numbers of a tensor: sees a write to all of it, through .data as well, in about 10 µs
@@ -130,7 +131,7 @@ class _Kept:
                 _unrepeated(tensor).copy_(self.copy)
             changed = False
         else:
-            changed = _version(tensor) != self.version or (
+            changed = version(tensor) != self.version or (
                 self.sample is not None and not _equal(_sample(tensor), self.sample)
             )
         if isinstance(tensor, nn.Parameter):
@@ -154,7 +155,7 @@ def _tensors(module: nn.Module, all_copied: bool) -> list[_Kept]:
                     name=name,
                     tensor=tensor,
                     memory=tensor.detach(),
-                    version=_version(tensor),
+                    version=version(tensor),
                     sample=None if copied else _sample(tensor),
                     copy=_unrepeated(tensor).detach().clone() if copied else None,
                     requires_grad=tensor.requires_grad,
@@ -170,10 +171,6 @@ def _restore(parts: list[_Part], tensors: list[_Kept]) -> list[str]:
         for part in parts:
             part.restore()
         return [kept.name for kept in tensors if kept.end()]
-
-
-def _version(tensor: Tensor) -> int | None:
-    return None if tensor.is_inference() else tensor._version
 
 
 def _sample(tensor: Tensor) -> Tensor | None:

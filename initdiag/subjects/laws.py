@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from initdiag.schemes import Constant, Distribution, Normal, Truncated, Uniform
-from initdiag.subjects.contents import Content, Part, unknown_after
+from initdiag.subjects.contents import REPEATED, Content, Part, unknown_after
 from initdiag.weightless.law import Law, Piece
 
 UNWRITTEN = "memory that nothing wrote"
@@ -53,6 +53,9 @@ def _changed(parts: tuple[Part, ...], start: int, stop: int, change: Callable[[C
             middle.append(Part(low, high, made))
         if high < part.stop:
             middle.append(part._replace(start=high))
+    if first and (parts[first - 1].stop, parts[first - 1].content) == (middle[0].start, middle[0].content):
+        first -= 1  # a loop over rows leaves one part, not one a row
+        middle[0] = middle[0]._replace(start=parts[first].start)
     return (*parts[:first], *middle, *parts[last:])
 
 
@@ -90,6 +93,11 @@ def law_of(content: Content, shape: tuple[int, ...], offset: int | None) -> Law 
     return Law(tuple(replace(piece, start=piece.start // columns, stop=piece.stop // columns) for piece in pieces))
 
 
+def draws_of(content: Content) -> frozenset[int]:
+    """Return the numbers of the copied draws that a storage holds."""
+    return frozenset({content.draw, *(part.content.draw for part in content.parts)} - {0, REPEATED})
+
+
 def unwritten(content: Content) -> bool:
     """Whether there is memory that nothing wrote, as far as the writes say."""
     if content.parts:
@@ -99,6 +107,8 @@ def unwritten(content: Content) -> bool:
 
 def _distribution(content: Content) -> tuple[Distribution, float] | str:
     """Return a distribution around 0 and the mean, or the reason why there is none."""
+    if content.draw == REPEATED:
+        return "the same draw several times"
     scale = abs(content.scale)
     if content.base == "nothing" or (content.base == "unknown" and content.fresh):
         return UNWRITTEN

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from initdiag.subjects.global_state import random_states, switches
-from initdiag.subjects.laws import UNWRITTEN, law_of, unwritten
+from initdiag.subjects.laws import UNWRITTEN, draws_of, law_of, unwritten
 from initdiag.subjects.lean_build import LeanRecorder, NoEntriesError
 from initdiag.subjects.operands import storage_key
 from initdiag.subjects.recorder import Built, deterministic_fill, seen
@@ -50,14 +50,14 @@ def build_lean(build: Callable[[], nn.Module], large: int = LARGE) -> Lean:
         RunError: init code reads more entries than that.
     """
     real: frozenset[int] = frozenset()
-    for _ in range(_TRIES):
+    for tries in range(_TRIES):
         recorder = LeanRecorder(large, real)
         try:
             with _put_back(), deterministic_fill(), recorder:
                 module = build()
         except NoEntriesError as error:
             needed = real | error.sources
-            if needed == real or _entries(recorder, needed) > ROOM:
+            if needed == real or _entries(recorder, needed) > ROOM or tries == _TRIES - 1:
                 raise
         else:
             tables = real | _sources(recorder, _tables(module, recorder))
@@ -75,6 +75,7 @@ def _described(module: nn.Module, recorder: LeanRecorder) -> Lean:
     unrecorded: list[tuple[str, str]] = []
     missing: list[str] = []
     owners: dict[int | None, str] = {}
+    copied: dict[int, str] = {}
     for name, tensor in chain(module.named_parameters(), module.named_buffers()):
         if not tensor.is_meta:
             continue
@@ -85,6 +86,8 @@ def _described(module: nn.Module, recorder: LeanRecorder) -> Lean:
         owner = owners.setdefault(storage_key(tensor), name)
         if owner != name:
             unrecorded.append((name, f"another view of the memory of {owner}"))
+        elif (first := _same_draw(tensor, name, recorder, copied)) is not None:
+            unrecorded.append((name, f"the same draw as {first}"))
         elif isinstance(found, Law):
             laws[name] = found
         else:
@@ -102,6 +105,13 @@ def _law(tensor: Tensor, recorder: LeanRecorder) -> Law | str:
         return UNWRITTEN
     offset = int(tensor.storage_offset()) if tensor.is_contiguous() else None
     return law_of(content, tuple(tensor.shape), offset)
+
+
+def _same_draw(tensor: Tensor, name: str, recorder: LeanRecorder, copied: dict[int, str]) -> str | None:
+    """Return the parameter that holds the same entries, up to a factor: layers made by copy.deepcopy, say."""
+    content = recorder.content(tensor)
+    found = [copied.setdefault(draw, name) for draw in (draws_of(content) if content else ())]
+    return next((first for first in found if first != name), None)
 
 
 def _tables(module: nn.Module, recorder: LeanRecorder) -> Iterator[Tensor]:

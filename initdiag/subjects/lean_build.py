@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from initdiag.errors import RunError
-from initdiag.subjects.authors import INIT, OWN, TORCH
+from initdiag.subjects.authors import INIT, OWN, TORCH, MetaQuestions
 from initdiag.subjects.operands import storage_key, tensors
-from initdiag.subjects.writes import MetaQuestions, Recorder
+from initdiag.subjects.writes import Recorder
 
 _META = torch.device("meta")
 _ALLOCATIONS = ("empty", "zeros", "ones", "full", "randn", "rand", "normal")
 _RESHAPES = ("t", "transpose", "squeeze", "unsqueeze", "resize", "set", "as_strided", "swapdims", "swapaxes", "detach")
+_ELEMENTWISE = ("mul", "div", "add", "sub", "rsub", "neg", "normal")
 _READERS = tuple(getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__array__"))
 _DEVICE: Any = torch.Tensor.device.__get__
 _IS_META: Any = torch.Tensor.is_meta.__get__  # type: ignore[attr-defined]
@@ -68,7 +69,7 @@ class LeanRecorder(Recorder):
         if content is not None:
             self._set(new, content)
 
-    def _run(self, func: Any, args: Any, kwargs: Any, operation: str) -> Any:
+    def _run(self, func: Any, args: Any, kwargs: Any, operation: str, targets: list[Tensor]) -> Any:
         inputs = list(tensors([*args, *kwargs.values()]))
         known = set().union(*(self.sources(tensor) for tensor in inputs)) if inputs and self._sources else _NONE
         if operation in _ALLOCATIONS and _allocates(func._schema, inputs):
@@ -76,7 +77,7 @@ class LeanRecorder(Recorder):
         if not inputs:
             result = func(*args, **_on_cpu(func, kwargs, inputs))
         elif any(tensor.is_meta for tensor in inputs):
-            result = self._without_memory(func, args, kwargs, operation, known)
+            result = self._without_memory(func, args, kwargs, operation, targets, known)
         else:
             result = func(*args, **kwargs)
         if known:
@@ -112,17 +113,20 @@ class LeanRecorder(Recorder):
         self._sources[storage_key(result) or 0] = frozenset({number})
         return result
 
-    def _without_memory(self, func: Any, args: Any, kwargs: Any, operation: str, known: Collection[int]) -> Any:
+    def _without_memory(
+        self, func: Any, args: Any, kwargs: Any, operation: str, targets: list[Tensor], known: Collection[int]
+    ) -> Any:
         """Call an operation on what has no memory; what has is taken for its shape."""
         name = func._schema.name
-        in_place = name.endswith("_") and isinstance(args[0], Tensor)
+        in_place = name.endswith("_") and len(targets) == 1 and targets[0] is args[0]
         if in_place and args[0].is_meta and operation not in (*_RESHAPES, "copy"):
             self._mix(args[0], known)
             return args[0]
-        outs = [kwargs[argument.name] for argument in func._schema.arguments if argument.is_out]
-        targets = [args[0]] if in_place else list(tensors(outs))
         if any(not target.is_meta for target in targets) or operation == "_local_scalar_dense":
             raise NoEntriesError(name.removeprefix("aten::"), known)
+        wide = [tensor for tensor in tensors([*args, *kwargs.values()]) if tensor.dim()]
+        if operation in _ELEMENTWISE and not targets and len({(tensor.shape, tensor.dtype) for tensor in wide}) == 1:
+            return torch.empty_like(wide[0], device=_META)  # torch imports torch._dynamo (2 s) to come to this
         if operation == "_to_copy" and kwargs.get("device") is not None:
             kwargs = {**kwargs, "device": _META}
         try:

@@ -116,7 +116,9 @@ def _built(build: Callable[[], Any], name: str, seed: int, lean: bool) -> Built 
             raise
         except (Exception, SystemExit) as error:
             if any(words in str(error).lower() for words in OUT_OF_MEMORY):
-                raise RunError(f"{name} doesn't fit in memory ({first_line(error)}); give it a smaller size") from error
+                raise RunError(
+                    f"{name} doesn't fit in memory ({first_line(error)}); use --engine weightless, or give it a smaller size"
+                ) from error
             where = failing_line(error)
             said = f"building it fails: {first_line(error)}"
             raise RunError(f"{name}: {said}" + (f" at {where}" if where else "")) from error

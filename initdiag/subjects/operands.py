@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+MANY = 4096  # runs of rows written by one index: more are no padding
+
 
 def operands(operation: str, given: Mapping[str, Any]) -> tuple[Tensor | None, float | None]:
     """Split the arguments into the tensor that is worked on, and the number that it is combined with."""
@@ -81,4 +83,8 @@ def row_spans(operation: str, given: Mapping[str, Any]) -> list[tuple[int, int]]
         index = index.nonzero()
     start, length = int(tensor.storage_offset()), tensor.numel() // max(len(tensor), 1)
     rows = sorted({int(row) % len(tensor) for row in index.flatten().tolist()})
-    return [(start + row * length, start + (row + 1) * length) for row in rows]
+    runs: list[tuple[int, int]] = []
+    for row in rows:
+        first = runs.pop()[0] if runs and runs[-1][1] == row else row
+        runs.append((first, row + 1))
+    return None if len(runs) > MANY else [(start + low * length, start + high * length) for low, high in runs]

@@ -9,18 +9,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import count
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from initdiag.subjects.authors import INIT, author_of, signed
+from initdiag.subjects.authors import MetaQuestions, author_of, signed
 from initdiag.subjects.contents import (
+    DRAWN,
     OTHER_DRAWS,
+    REPEATED,
     SAME,
     UNKNOWN,
     Content,
@@ -63,6 +64,7 @@ class Recorder(TorchDispatchMode):
         # A storage is known by its address; the weak reference keeps the address, not the memory, from being reused.
         self._contents: dict[int, tuple[StorageWeakRef, Content]] = {}
         self._untouchable = {key for tensor in untouchable if (key := storage_key(tensor)) is not None}
+        self._draws = count(1)
         self._questions = MetaQuestions(self)
         for tensor, content in known:
             self._set(tensor, content)
@@ -126,7 +128,7 @@ class Recorder(TorchDispatchMode):
             content.fresh for content in map(self.content, tensors_read(inputs, schema, given)) if content is not None
         )
         keys = {storage_key(tensor) for tensor in inputs}
-        result = self._run(func, args, kwargs, operation)
+        result = self._run(func, args, kwargs, operation, targets)
         if targets:
             for tensor in targets:
                 self._write(tensor, operation, given, number, fresh)
@@ -146,10 +148,10 @@ class Recorder(TorchDispatchMode):
                         self.wrote(tensor, content, sys._getframe(1))
         return result
 
-    def _run(self, func: Any, args: Any, kwargs: Any, operation: str) -> Any:
-        """Call the operation."""
+    def _run(self, func: Any, args: Any, kwargs: Any, operation: str, targets: list[Tensor]) -> Any:
+        """Call the operation; targets are what it writes to."""
         # Without memory there is nothing to compute, and torch imports torch._dynamo (4 s) to compute it.
-        idle = operation in _IDLE and func._schema.name.endswith("_") and args[0].is_meta
+        idle = operation in _IDLE and func._schema.name.endswith("_") and targets[0].is_meta
         return args[0] if idle else func(*args, **kwargs)
 
     def _made(
@@ -163,8 +165,20 @@ class Recorder(TorchDispatchMode):
             source = replace(source, base="unknown", zeroed=0.0, pieces=0)
         if source.parts and not (whole(operand) and operand.is_contiguous()):
             source = replace(source, base="unknown", parts=(), why="computed from a part of a tensor written in parts")
-        made = transformed(operation, source, number, given)
+        made = transformed(operation, self._numbered(operand, source), number, given)
         return replace(made, fresh=fresh, base="unknown" if made.base == "nothing" else made.base)
+
+    def _numbered(self, tensor: Tensor, content: Content) -> Content:
+        """Number a draw that is about to be copied, so that the copy is known as one."""
+        if content.base not in DRAWN and not content.parts:
+            return content
+        if not content.draw:
+            content = replace(content, draw=next(self._draws))
+            self._set(tensor, content)
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            return replace(content, draw=REPEATED)
+        part = (content.draw, tensor.storage_offset(), tensor.numel())
+        return content if whole(tensor) else replace(content, draw=hash(part))
 
     def _write(
         self, tensor: Tensor, operation: str, given: Mapping[str, Any], number: float | None, fresh: bool
@@ -211,6 +225,8 @@ class Recorder(TorchDispatchMode):
             after = signed(author, after, before)
         if before.parts or not same_constant(before, new):
             put = cut or new or UNKNOWN
+            if put.draw and any(part.content.draw == put.draw for part in before.parts):
+                put = replace(put, draw=REPEATED)
             after = with_parts(before, after, _entries(tensor), span(tensor), change or (lambda _: put))
         self._set(tensor, after)
 
@@ -225,23 +241,6 @@ class Recorder(TorchDispatchMode):
         if source.numel() != target.numel() or (content.parts and not target.is_contiguous()):
             return replace(UNKNOWN, fresh=content.fresh, why="copied from a tensor of another shape")
         return self._made("clone", source, None, {}, content.fresh)
-
-
-class MetaQuestions(TorchFunctionMode):
-    """nn.init.trunc_normal_, orthogonal_, sparse_ and dirac_ return at once for a meta tensor: no operation runs that
-    a dispatch mode could see. That they ask `tensor.is_meta` first can be seen, and is taken for the write."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
-        self._recorder = recorder
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if result is True and func == torch.Tensor.is_meta.__get__:  # type: ignore[attr-defined]
-            frame = sys._getframe(1)
-            if frame.f_code.co_filename == INIT:
-                self._recorder.skipped(args[0], frame)
-        return result
 
 
 def _entries(tensor: Tensor) -> int:

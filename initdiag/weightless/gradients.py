@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -15,18 +16,21 @@ from initdiag.weightless.factors import Gradient, Term, gradient
 from initdiag.weightless.lazy import Lazy, source_of
 
 THIN = 2  # a product of fewer than 1/THIN as many terms as it has rows and columns is kept as its factors
+BIG = 2**20  # entries of a product that is kept without having a weight's shape: that of a part, or of several
+THINNER = 8  # and how much thinner it must be, since others than gradients may look so
+Shapes = Collection[tuple[int, ...]]
 
 
 class ThinProducts(TorchDispatchMode):
     """While a backward runs: keeps products that have the shape of a weight without entries as their factors.
 
-    shapes: (m, n) of all such weights. A product that only happens to look like one is made real when it is used.
+    shapes: of all such weights. A product that only happens to look like one is made real when it is used.
     """
 
-    def __init__(self, shapes: Collection[tuple[int, int]]) -> None:
+    def __init__(self, shapes: Collection[tuple[int, ...]]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._shapes = {*shapes, *((n, m) for m, n in shapes)}
-        self._rows = {m for m, _ in shapes}
+        matrices = {shape[-2:] for shape in shapes}
+        self._shapes = {*shapes, *matrices, *((n, m) for m, n in matrices)}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -42,30 +46,27 @@ class ThinProducts(TorchDispatchMode):
 
 def thin_products(parameters: Iterable[Tensor]) -> AbstractContextManager[Any]:
     """Return the context for a backward that reaches some parameters: this mode, or nothing where all have entries."""
-    shapes = set()
-    for source in map(source_of, parameters):
-        if source is not None:
-            shapes |= {(source.m, source.n)}
-    return ThinProducts(shapes) if shapes else nullcontext()
+    sources = [source for source in map(source_of, parameters) if source is not None]
+    return ThinProducts({source.shape for source in sources}) if sources else nullcontext()
 
 
-def _mm(shapes: Collection[tuple[int, int]], a: Tensor, b: Tensor, **_: Any) -> Any:
+def _mm(shapes: Shapes, a: Tensor, b: Tensor, **_: Any) -> Any:
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
-    if (m, n) not in shapes or THIN * k > min(m, n) or isinstance(a, Lazy) or isinstance(b, Lazy):
+    if not _thin(shapes, m, n, k) or isinstance(a, Lazy) or isinstance(b, Lazy):
         return NotImplemented
     return _gradient((m, n), (Term(a.detach().t(), b.detach()),), a.dtype)
 
 
-def _bmm(shapes: Collection[tuple[int, int]], a: Tensor, b: Tensor, **_: Any) -> Any:
+def _bmm(shapes: Shapes, a: Tensor, b: Tensor, **_: Any) -> Any:
     batch, m, k = a.shape
     n = b.shape[2]
-    if (m, n) not in shapes or THIN * k > min(m, n) or isinstance(a, Lazy) or isinstance(b, Lazy):
+    if not _thin(shapes, m, n, k) or isinstance(a, Lazy) or isinstance(b, Lazy):
         return NotImplemented
     terms = (Term(a[at].detach().t(), b[at].detach(), at) for at in range(batch))
     return _gradient((batch, m, n), tuple(terms), a.dtype)
 
 
-def _grouped(shapes: Collection[tuple[int, int]], a: Tensor, b: Tensor, offs: Any = None, *_: Any, **__: Any) -> Any:
+def _grouped(shapes: Shapes, a: Tensor, b: Tensor, offs: Any = None, *_: Any, **__: Any) -> Any:
     """(m, S) times (S, n) by groups: (E, m, n)."""
     if a.dim() != 2 or b.dim() != 2 or offs is None or isinstance(a, Lazy) or isinstance(b, Lazy):
         return NotImplemented
@@ -80,9 +81,7 @@ def _grouped(shapes: Collection[tuple[int, int]], a: Tensor, b: Tensor, offs: An
     return _gradient((len(offs), m, n), tuple(terms), a.dtype)
 
 
-def _embedding(
-    shapes: Collection[tuple[int, int]], upper: Tensor, ids: Tensor, rows: int, padding: int, by_frequency: bool
-) -> Any:
+def _embedding(shapes: Shapes, upper: Tensor, ids: Tensor, rows: int, padding: int, by_frequency: bool) -> Any:
     width = upper.shape[-1]
     if (rows, width) not in shapes or by_frequency or isinstance(upper, Lazy):
         return NotImplemented
@@ -91,7 +90,20 @@ def _embedding(
     return _gradient((rows, width), (Term(at[seen], flat[seen], height=rows),), upper.dtype)
 
 
-KEPT = {"mm": _mm, "bmm": _bmm, "_grouped_mm": _grouped, "embedding_dense_backward": _embedding}
+def _thin(shapes: Shapes, m: int, n: int, k: int) -> bool:
+    if (m, n) in shapes:
+        return THIN * k <= min(m, n)
+    return m * n >= BIG and THINNER * k <= min(m, n)
+
+
+def _zeros(shapes: Shapes, _: Tensor, size: Any, **kwargs: Any) -> Any:
+    """What the gradient of rows or experts that were picked by their numbers is added to."""
+    if tuple(size) not in shapes or len(size) not in (2, 3) or math.prod(size) < BIG:
+        return NotImplemented
+    return _gradient(tuple(size), (), kwargs.get("dtype") or torch.float32)
+
+
+KEPT = {"new_zeros": _zeros, "mm": _mm, "bmm": _bmm, "_grouped_mm": _grouped, "embedding_dense_backward": _embedding}
 
 
 def _gradient(shape: tuple[int, ...], terms: tuple[Term, ...], dtype: torch.dtype) -> Lazy:
@@ -162,16 +174,37 @@ def cat(tensors: Any, dim: int = 0) -> Any:
 
 
 def summed(stack: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
-    """The sum over the leading axes of a stack: the gradient of a weight that was expanded."""
+    """The sum over leading axes of a stack: the gradient of a weight that was expanded."""
     upright = _upright(stack)
     if upright is None or dim is None or kwargs:
         return NotImplemented
-    dims = stack.dim()
-    leading = set(range(dims - 2))
-    if {axis % dims for axis in dim} != leading or not leading:
+    leading, gone = tuple(stack.shape[:-2]), {axis % stack.dim() for axis in dim}
+    if not gone <= set(range(len(leading))) or not gone:
         return NotImplemented
-    shape = ((1,) * (dims - 2) if keepdim else ()) + tuple(stack.shape[-2:])
-    return _gradient(shape, tuple(replace(term, matrix=0) for term in upright.terms), stack.dtype)
+    left = [1 if axis in gone else size for axis, size in enumerate(leading)]
+    numbers = torch.arange(math.prod(left)).view(left).expand(leading).flatten().tolist()
+    shape = left if keepdim else [size for axis, size in enumerate(leading) if axis not in gone]
+    terms = tuple(replace(term, matrix=numbers[term.matrix]) for term in upright.terms)
+    return _gradient((*shape, *stack.shape[-2:]), terms, stack.dtype)
+
+
+def index_put(whole: Any, places: Any, part: Any, accumulate: bool = False) -> Any:
+    """Add the gradient of w[ids] to that of w: rows of a table, or matrices of a stack."""
+    base, ids = _upright(whole), places[0]
+    if base is None or not accumulate or len(places) != 1 or ids is None or ids.dim() != 1 or ids.dtype == torch.bool:
+        return NotImplemented
+    ids = torch.where(ids < 0, ids + len(whole), ids)
+    if whole.dim() == 3:
+        added = _upright(part)
+        if added is None or added.shape[1:] != base.shape[1:]:
+            return NotImplemented
+        numbers = ids.tolist()
+        terms = tuple(replace(term, matrix=numbers[term.matrix]) for term in added.terms)
+    elif isinstance(part, Lazy) or part.dim() != 2:
+        return NotImplemented
+    else:
+        terms = (Term(ids, part.detach(), height=len(whole)),)
+    return Lazy(replace(base, terms=base.terms + terms), whole.dtype)
 
 
 def _upright(tensor: Any) -> Gradient | None:

@@ -7,27 +7,16 @@ the meta device, so that views are made by torch itself. Products are answered; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from initdiag.weightless.factors import Gradient
+from initdiag.weightless.joined import Joined, Weight
 from initdiag.weightless.source import Source
 
-
-@dataclass(frozen=True)
-class Weight:
-    """scale · (a view of the source) + plus; `layout` is the view, on the meta device, of a contiguous whole."""
-
-    source: Source
-    layout: Tensor
-    scale: float = 1.0
-    plus: Tensor | None = None
-
-
-Value = Weight | Gradient
+Value = Weight | Joined | Gradient
 
 
 class Lazy(Tensor):
@@ -81,8 +70,3 @@ def is_lazy(tensor: Tensor) -> bool:
 def source_of(tensor: Tensor) -> Source | None:
     """Return the source that a parameter, or a view of one, belongs to."""
     return tensor.value.source if isinstance(tensor, Lazy) and isinstance(tensor.value, Weight) else None
-
-
-def scaled(value: Weight, factor: float) -> Weight:
-    plus = None if value.plus is None else value.plus * factor
-    return replace(value, scale=value.scale * factor, plus=plus)

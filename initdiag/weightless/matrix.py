@@ -54,11 +54,11 @@ class Matrix:
         """Whether anything but the fixed rows is known."""
         return bool(self._questions)
 
-    def right(self, x: Tensor) -> Tensor:
-        """Return x Wᵀ, (k, m), of x (k, n)."""
+    def right(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        """Return scale·x Wᵀ, (k, m), of x (k, n)."""
         if self._entries is not None:
-            return x @ self._entries.T
-        return self._ask(x, self._inputs, self._outputs)
+            return (x * scale) @ self._entries.T
+        return self._ask(x, self._inputs, self._outputs, scale)
 
     def left(self, y: Tensor) -> Tensor:
         """Return y W, (k, n), of y (k, m)."""
@@ -71,7 +71,7 @@ class Matrix:
         return known + self._ask(y.index_fill(1, at, 0.0), self._outputs, self._inputs)
 
     def worn(self, side: str, more: int) -> bool:
-        """Whether `more` vectors would take up half of what a side ("right", "left") can be asked; not once W is real."""
+        """Whether `more` vectors would use up half of what a side ("right", "left") can be asked."""
         own = self._inputs if side == "right" else self._outputs
         return self._entries is None and 2 * (own.span.rank + more) > own.size
 
@@ -94,8 +94,10 @@ class Matrix:
         self._entries = w
         return w
 
-    def _ask(self, x: Tensor, own: Side, other: Side) -> Tensor:
+    def _ask(self, x: Tensor, own: Side, other: Side, scale: float = 1.0) -> Tensor:
         old, new, block = own.span.extend(x)
+        if scale != 1:  # of the small factors, not of the answer
+            old, new = None if old is None else old * scale, new * scale
         answer = None if old is None else old @ torch.cat(own.answers)
         if block is not None:
             fresh = self._normals(f"{self._name}/{self._questions}", block.rank, other.size)

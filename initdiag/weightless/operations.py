@@ -17,7 +17,8 @@ from torch import Tensor
 from initdiag.errors import RunError
 from initdiag.weightless import gradients, products
 from initdiag.weightless.factors import Gradient
-from initdiag.weightless.lazy import Lazy, Weight, scaled
+from initdiag.weightless.joined import Joined, Weight, concatenated, flattened, reshaped
+from initdiag.weightless.lazy import Lazy
 
 SAME = frozenset(("clone", "_to_copy", "detach", "alias", "contiguous", "lift_fresh"))
 MADE_LIKE = frozenset(
@@ -51,18 +52,31 @@ def _view(func: Any, tensor: Lazy, args: tuple[Any, ...], kwargs: dict[str, Any]
     value = tensor.value
     if isinstance(value, Gradient):
         seen = gradients.view(func, value, args, kwargs)
-        return seen if seen is NotImplemented else Lazy(seen, tensor.dtype)
-    try:
-        layouts = func(value.layout, *args, **kwargs)
-    except RuntimeError:  # a copy that claims to be contiguous, viewed as such
-        return NotImplemented
-    pluses = None if value.plus is None else func(value.plus, *args, **kwargs)
-    if isinstance(layouts, Tensor):
-        return Lazy(replace(value, layout=layouts, plus=pluses), tensor.dtype)
-    each = pluses or (None,) * len(layouts)
-    return [
-        Lazy(replace(value, layout=layout, plus=plus), tensor.dtype) for layout, plus in zip(layouts, each, strict=True)
-    ]
+    elif isinstance(value, Joined):
+        seen = _view_of_parts(func, value, args, kwargs)
+    else:
+        try:
+            several = func(value.layout, *args, **kwargs)
+        except RuntimeError:  # a copy that claims to be contiguous, viewed as such
+            seen = flattened(value, args[0]) if args and isinstance(args[0], list | tuple) else None
+        else:
+            if not isinstance(several, Tensor):
+                parts = [value.viewed(lambda one, at=at: func(one, *args, **kwargs)[at]) for at in range(len(several))]
+                return [Lazy(part, tensor.dtype) for part in parts]
+            seen = value.viewed(func, *args, **kwargs)
+    return NotImplemented if seen is None or seen is NotImplemented else Lazy(seen, tensor.dtype)
+
+
+def _view_of_parts(func: Any, value: Joined, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Joined | None:
+    layout, last = func(value.layout, *args, **kwargs), value.layout.shape[-2:]
+    if not isinstance(layout, Tensor):
+        return None
+    if layout.shape == value.layout.shape and layout.stride() == value.layout.stride():
+        return value
+    turned = value.layout.transpose(-2, -1)
+    if layout.shape == turned.shape and layout.stride() == turned.stride() and last[0] != 1 != last[1]:
+        return value.flipped
+    return reshaped(value, layout)
 
 
 def _times_number(tensor: Any, other: Any, *_: Any, **kwargs: Any) -> Any:
@@ -72,7 +86,7 @@ def _times_number(tensor: Any, other: Any, *_: Any, **kwargs: Any) -> Any:
     if number is None or kwargs:
         return NotImplemented
     value = tensor.value
-    return Lazy(scaled(value, number) if isinstance(value, Weight) else value.times(number), tensor.dtype)
+    return Lazy(value.times(number), tensor.dtype)
 
 
 def _over_number(tensor: Any, other: Any, *_: Any, **kwargs: Any) -> Any:
@@ -107,6 +121,14 @@ def _minus(one: Any, two: Any, *, alpha: float = 1) -> Any:
     return _plus(one, two, alpha=-alpha) if isinstance(one, Lazy) else NotImplemented
 
 
+def _cat(tensors: Any, dim: int = 0) -> Any:
+    values = [tensor.value if isinstance(tensor, Lazy) else None for tensor in tensors]
+    weights = [value for value in values if isinstance(value, Weight) and value.layout.dim() == 2]
+    if len(weights) == len(values):
+        return Lazy(concatenated(weights, dim % 2), tensors[0].dtype)
+    return gradients.cat(tensors, dim)
+
+
 def _number(value: Any) -> float | None:
     if isinstance(value, Lazy):
         return None
@@ -134,8 +156,9 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "index": products.index,
     "select_backward": gradients.select_backward,
     "slice_backward": gradients.slice_backward,
-    "cat": gradients.cat,
+    "cat": _cat,
     "sum": gradients.summed,
+    "index_put": gradients.index_put,
 }
 
 
@@ -150,12 +173,13 @@ def _on_entries(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     for argument in schema.arguments:
         written = argument.alias_info is not None and argument.alias_info.is_write
         for tensor in _lazy(given.get(argument.name)) if written else ():
-            name = tensor.value.source.name if isinstance(tensor.value, Weight) else "a gradient"
+            name = tensor.value.source.name if isinstance(tensor.value, Weight) else "a part of a weight"
             raise RunError(
                 f"the forward writes into '{name}' ({schema.name}), which has no entries under the weightless engine; "
                 f"use --engine dense"
             )
-    real = {id(tensor): _real(tensor, schema.name) for tensor in _lazy([*args, *kwargs.values()])}
+    what = schema.name.removeprefix("aten::")
+    real = {id(tensor): _real(tensor, what) for tensor in _lazy([*args, *kwargs.values()])}
     return func(*_with_real(args, real), **{name: _with_real(value, real) for name, value in kwargs.items()})
 
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from initdiag.weightless.lazy import Lazy, Weight
+from initdiag.weightless.joined import Joined, Weight, picked
+from initdiag.weightless.lazy import Lazy
 from initdiag.weightless.located import Located, located
 
 
@@ -42,10 +43,23 @@ def times(x: Tensor, weight: Weight, layout: Tensor, plus: Tensor | None) -> Ten
 def _product(x: Tensor, w: Lazy, index: int | None = None) -> Tensor:
     """x (k, p) @ w (p, q), or @ w[index]."""
     value = w.value
+    if isinstance(value, Joined):
+        return _with_parts(x, value, index).to(x.dtype)
     assert isinstance(value, Weight)
-    layout = value.layout if index is None else value.layout[index]
-    plus = value.plus if index is None or value.plus is None else value.plus[index]
-    return times(x, value, layout, plus).to(x.dtype)
+    one = value if index is None else value.viewed(torch.select, 0, index)
+    return times(x, one, one.layout, one.plus).to(x.dtype)
+
+
+def _with_parts(x: Tensor, value: Joined, index: int | None) -> Tensor:
+    if value.axis < 0:
+        assert index is not None
+        part = value.parts[index]
+        return times(x, part, part.layout, part.plus)
+    pieces = [x] * len(value.parts)
+    if value.axis == 0:
+        pieces = list(x.split([part.layout.shape[0] for part in value.parts], dim=1))
+    answers = [times(piece, part, part.layout, part.plus) for piece, part in zip(pieces, value.parts, strict=True)]
+    return torch.cat(answers, dim=1) if value.axis == 1 else torch.stack(answers).sum(0)
 
 
 def _flipped(w: Lazy) -> Lazy:
@@ -54,7 +68,7 @@ def _flipped(w: Lazy) -> Lazy:
 
 
 def _weight(tensor: Any) -> bool:
-    return isinstance(tensor, Lazy) and isinstance(tensor.value, Weight)
+    return isinstance(tensor, Lazy) and isinstance(tensor.value, Weight | Joined)
 
 
 def _one_weight(a: Any, b: Any) -> bool:
@@ -81,6 +95,8 @@ def bmm(a: Tensor, b: Tensor, **kwargs: Any) -> Any:
     if isinstance(a, Lazy):
         return bmm(b.transpose(1, 2), _flipped(a)).transpose(1, 2)
     assert isinstance(b, Lazy)
+    if len(a) == 1 and b.dim() == 3 and isinstance(b.value, Joined) and b.value.axis >= 0:
+        return _product(a[0], b).unsqueeze(0)
     if b.stride(0) == 0 or len(a) == 1:  # one matrix for all: one question
         return _product(a.reshape(-1, a.shape[2]), b, 0).view(a.shape[0], a.shape[1], -1)
     return torch.stack([_product(x, b, at) for at, x in enumerate(a)])
@@ -154,15 +170,20 @@ def index(table: Tensor, places: Any) -> Any:
         return NotImplemented
     if ids.dtype == torch.bool:
         ids = ids.nonzero()[:, 0] if ids.dim() == 1 else None
-    if ids is None or table.dim() != 2 or not _weight(table):
+    if ids is None or not isinstance(table, Lazy) or not isinstance(table.value, Weight):
         return NotImplemented
     ids = torch.where(ids < 0, ids + len(table), ids)
+    if table.dim() == 3 and ids.dim() == 1:
+        return Lazy(picked(table.value, ids.tolist()), table.dtype)
+    if table.dim() != 2:
+        return NotImplemented
     return index_select(table, 0, ids.reshape(-1), shape=ids.shape)
 
 
 def _rows(table: Lazy, ids: Tensor) -> Any:
     value = table.value
-    assert isinstance(value, Weight)
+    if not isinstance(value, Weight):
+        return NotImplemented
     place = located(value.layout, value.source.m, value.source.n)
     if place is None or place.transposed:
         return NotImplemented
@@ -175,12 +196,16 @@ def _rows(table: Lazy, ids: Tensor) -> Any:
     return found.to(table.dtype)
 
 
-def entries(value: Weight, why: str) -> Tensor:
+def entries(value: Weight | Joined, why: str) -> Tensor:
     """Return a view of a weight as a real tensor; a few rows of a table are looked up.
 
     Raises:
         RunError: it doesn't fit in memory.
     """
+    if isinstance(value, Joined):
+        parts = [entries(part, why) for part in value.parts]
+        whole = torch.stack(parts) if value.axis < 0 else torch.cat(parts, dim=value.axis)
+        return whole.view(value.layout.shape)
     layout, source = value.layout, value.source
     place = located(layout, source.m, source.n) if layout.dim() == 2 else None
     found = _gathered(value, layout, why) if place is None else _located_entries(value, place, why)

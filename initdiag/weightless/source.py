@@ -69,9 +69,12 @@ class Source:
         """Return x W[rows]ᵀ, (k, rows), of x (k, n)."""
         std, mean = self._moments(rows, matrix)
         if _any(std):
-            parts = [p.matrix.right(x)[:, within] for p, within in self._covering(rows, matrix, "right", len(x))]
+            scale = 1.0 if isinstance(std, Tensor) else std
+            covering = self._covering(rows, matrix, "right", len(x))
+            parts = [part.matrix.right(x, scale)[:, within] for part, within in covering]
             answer = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
-            answer.mul_(std)  # in place: what a matrix returns is nobody else's
+            if isinstance(std, Tensor):
+                answer.mul_(std)  # in place: what a matrix returns is nobody else's
         else:
             answer = x.new_zeros(len(x), len(rows))
         return answer.add_(x.sum(1, keepdim=True) * mean) if _any(mean) else answer

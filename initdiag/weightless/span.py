@@ -17,6 +17,11 @@ WELL = 1e-4  # of pivot over length, squared, below which the Gram matrix is wor
 NOISE = 64  # roundings: a direction that is no longer than this part of the longest vector is rounding, not a direction
 
 
+def version(tensor: Tensor) -> int | None:
+    """Return torch's count of writes to a tensor's memory; None for inference tensors, which have none."""
+    return None if tensor.is_inference() else tensor._version
+
+
 class OverwrittenError(Exception):
     """Vectors that a basis stands on were written to since: their basis is lost."""
 
@@ -27,7 +32,7 @@ class Block:
 
     vectors: Tensor
     transform: Tensor
-    version: int
+    version: int | None
 
     @property
     def rank(self) -> int:
@@ -44,7 +49,7 @@ class Block:
         return (c @ self.transform) @ self.vectors
 
     def _same(self) -> None:
-        if self.vectors._version != self.version:
+        if version(self.vectors) != self.version:
             raise OverwrittenError
 
 
@@ -61,7 +66,7 @@ class Bases:
     def of(self, x: Tensor) -> tuple[Block, Tensor]:
         """Return what `orthonormal` does."""
         for met, block, factor in self._met:
-            if _same_numbers(met, x) and block.version == block.vectors._version:
+            if _same_numbers(met, x) and block.version == version(block.vectors):
                 return block, factor
         block, factor = orthonormal(x.clone() if self.copied else x.detach())
         self._met = [*self._met[-1:], (x.detach(), block, factor)]
@@ -136,16 +141,16 @@ def orthonormal(x: Tensor, longest: float | None = None) -> tuple[Block, Tensor]
     if smallest > floor and smallest > 0:
         one = torch.eye(len(x), dtype=torch.float64)
         transform = torch.linalg.solve_triangular(factor, one, upper=False)
-        return Block(x, transform.to(x.dtype), x._version), factor.to(x.dtype)
+        return Block(x, transform.to(x.dtype), version(x)), factor.to(x.dtype)
     values, vectors = torch.linalg.eigh(gram)
     kept = values > floor
     lengths, vectors = values[kept].sqrt(), vectors[:, kept]
-    return Block(x, (vectors / lengths).T.to(x.dtype), x._version), (vectors * lengths).to(x.dtype)
+    return Block(x, (vectors / lengths).T.to(x.dtype), version(x)), (vectors * lengths).to(x.dtype)
 
 
 def _same_numbers(one: Tensor, two: Tensor) -> bool:
     same = one.data_ptr() == two.data_ptr() and one.dtype == two.dtype
-    return same and one.shape == two.shape and one.stride() == two.stride() and one._version == two._version
+    return same and one.shape == two.shape and one.stride() == two.stride() and version(one) == version(two)
 
 
 def _gram(x: Tensor) -> Tensor:

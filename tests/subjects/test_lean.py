@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -322,10 +324,11 @@ def test_modules_that_change_their_parameters() -> None:
         return module.to(torch.bfloat16).to("cpu")
 
     found = build_lean(build, LARGE)
-    assert found.unrecorded == ()
+    copies = [f"1.{name}" for name in ("self_attn.in_proj_weight", "self_attn.out_proj.weight", "linear2.weight")]
+    assert found.unrecorded == tuple((name, f"the same draw as 0{name[1:]}") for name in copies)
     assert laws_are(found.laws["0.self_attn.in_proj_weight"], uniform_law(Uniform(math.sqrt(6 / 64)), 48))
     assert laws_are(found.laws["0.linear1.weight"], uniform_law(Uniform(0.25), 32))
-    assert laws_are(found.laws["1.linear2.weight"], uniform_law(Uniform(1 / math.sqrt(32)), 16))
+    assert laws_are(found.laws["0.linear2.weight"], uniform_law(Uniform(1 / math.sqrt(32)), 16))
     assert found.laws["1.linear1.weight"] == uniform_law(Normal(0.02), 32)
     assert {parameter.dtype for parameter in found.module.parameters()} == {torch.bfloat16}
 
@@ -369,6 +372,102 @@ def test_two_views_of_one_memory() -> None:
     found = build_lean(build, LARGE)
     assert list(found.laws) == ["first"]
     assert found.unrecorded == (("second", "another view of the memory of first"),)
+
+
+def test_a_view_of_memory_written_in_parts() -> None:
+    def build() -> nn.Module:
+        module, memory = nn.Module(), torch.empty(20, 10)
+        memory[:10].normal_()
+        memory[10:].uniform_(-1, 1)
+        module.weight = nn.Parameter(memory[5:17])
+        return module
+
+    assert build_lean(build, LARGE).laws == {"weight": pieces((0, 5, Normal(1.0)), (5, 12, Uniform(1.0)))}
+
+
+def test_a_large_parameter_that_was_made_real() -> None:
+    """What is computed from small tensors is real until it has a law: then it has no memory, in both its owners."""
+
+    def build() -> nn.Module:
+        module = nn.ModuleList([nn.Module(), nn.Module()])
+        module[0].weight = module[1].weight = nn.Parameter(torch.tensor(0.5).expand(ROWS, COLUMNS).clone())
+        module[0].table = nn.Parameter(torch.eye(10))
+        return module
+
+    found = build_lean(build, LARGE)
+    assert found.laws == {"0.weight": uniform_law(Constant(0.5), ROWS)} and found.unrecorded == ()
+    assert found.module[0].weight is found.module[1].weight and found.module[0].weight.is_meta
+    assert torch.equal(found.module[0].table, torch.eye(10))  # no law, but there
+
+
+def test_writes_to_real_and_to_absent_tensors_at_once() -> None:
+    def build() -> nn.Module:
+        module = nn.Linear(10, 12)
+        nn.init.ones_(module.bias)
+        with torch.no_grad():
+            torch._foreach_mul_([module.weight, module.bias], 0.5)
+        return module
+
+    found = build_lean(build, LARGE)
+    assert torch.equal(found.module.bias, torch.full((12,), 0.5))
+
+
+def copied_experts(module: Any) -> None:
+    base = torch.randn(4, 10)
+    for expert in module.weight:
+        expert.copy_(base)
+
+
+@pytest.mark.parametrize(
+    ("make", "then"),
+    [
+        (lambda: torch.empty(3, 4, 10), copied_experts),
+        (lambda: torch.randn(4, 20).expand(3, 4, 20).clone(), id),
+        (lambda: torch.randn(4, 20)[None].expand(3, 4, 20).contiguous() * 0.5, id),
+    ],
+)
+def test_one_draw_several_times_is_no_law(make: Callable[[], Tensor], then: Callable[[Any], object]) -> None:
+    assert lean(make, then).unrecorded == (("weight", "the same draw several times"),)
+
+
+def test_parts_of_one_draw_are_no_copies() -> None:
+    def build() -> nn.Module:
+        packed, module = torch.randn(30, 10), nn.Module()
+        module.query, module.key = (nn.Parameter(part.clone() * 0.5) for part in packed[:20].chunk(2))
+        module.again = nn.Parameter(module.key.detach() / 4)
+        nn.init.zeros_(module.again[3])
+        return module
+
+    with torch.no_grad():
+        found = build_lean(build, LARGE)
+    assert found.laws == {"query": uniform_law(Normal(0.5), 10), "key": uniform_law(Normal(0.5), 10)}
+    assert found.unrecorded == (("again", "the same draw as key"),)
+
+
+def test_two_copied_draws_are_two() -> None:
+    def build() -> nn.Module:
+        first, second = torch.randn(10, 10), torch.randn(10, 10)
+        module = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 10), nn.Linear(8, 8), nn.Linear(7, 9))
+        with torch.no_grad():
+            module[0].weight.copy_(first)
+            module[1].weight.copy_(second)
+        return module
+
+    found = build_lean(build, LARGE)
+    assert list(found.laws) == ["0.weight", "1.weight", "2.weight"] and found.unrecorded == ()  # 64 entries are large
+    assert found.module[2].weight.is_meta and not found.module[3].weight.is_meta
+
+
+def test_a_loop_over_many_rows() -> None:
+    def build() -> nn.Module:
+        module = Holder(lambda: torch.empty(3000, 4))
+        with torch.no_grad():
+            for row in module.weight:
+                row.normal_(0, 0.5)
+            module.weight[torch.arange(1, 3000)] = 0
+        return module
+
+    assert build_lean(build, LARGE).laws["weight"] == pieces((0, 1, Normal(0.5)), (1, 3000, Constant(0.0)))
 
 
 def test_what_was_made_before_keeps_its_values() -> None:
@@ -436,6 +535,24 @@ def test_every_build_begins_at_the_same_random_state() -> None:
     assert found[0] == found[1]
     random.seed(4), np.random.seed(4)
     assert found[0][1] == random.random() + np.random.rand()
+
+
+def test_torch_dynamo_is_not_imported() -> None:
+    code = """
+import sys, torch
+from torch import nn
+from initdiag.subjects.lean import build_lean
+def build():
+    module = nn.Linear(20, 20)
+    nn.init.trunc_normal_(module.weight, std=0.02).data.mul_(0.5)
+    module.other = nn.Parameter(-0.02 * torch.randn(20, 20) / 2 + 1)
+    module.other.data[3].zero_()
+    return module.to(torch.bfloat16)
+assert list(build_lean(build, 64).laws) == ["weight", "other"]
+print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
 
 
 # --- Hugging Face

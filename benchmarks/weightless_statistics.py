@@ -1,0 +1,157 @@
+"""Whether the weightless engine gives what the dense one gives, in distribution, number by number.
+
+    python -m benchmarks.weightless_statistics [--seeds 256] [--layers 2] [--models "gpt2, tied" …]
+
+Both engines run the small models of tests/engines/weightless_models.py with the same seeds, which give them independent
+draws. Prints for each number of each model mean and std under both engines, z of the difference of means (Welch) and
+the F ratio of the variances, of the logarithm where a number is always positive; then the verdict on the model.
+
+The verdict is a permutation test of all numbers of a model together (Westfall and Young, 1993): were both engines the
+same distribution, runs could change sides. Compared are the mean of each number, its mean distance from the median
+(spread, as Brown and Forsythe), and the mean product of each pair of numbers (how they go together), in units of their
+std over permutations; the p-value is the share of permutations whose largest difference of all is as large as the one
+seen. It is exact for any distribution, dependence and number of seeds, and family-wise over all of a model's
+comparisons; over models it is Bonferroni's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tests.engines.weightless_models import MODELS, every_matrix_asked, model, sample
+
+ALPHA = 1e-3  # of a false alarm over all comparisons of all models
+PERMUTATIONS = 2**15 - 1  # the smallest p-value is then 2⁻¹⁵, less than ALPHA over twelve models
+STEP = 2**11  # permutations at a time
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of a model under both engines; `log` says that its logarithm is what is compared."""
+
+    name: str
+    log: bool
+    dense: tuple[float, float]
+    weightless: tuple[float, float]
+    z: float
+    f: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What all comparisons of one model say together.
+
+    p: family-wise over them. largest: the differences that come up less often than ALPHA / models among the largest of
+    a permutation, or the largest one, in units of their std, with what they are of. critical: from where that is so.
+    """
+
+    rows: tuple[Row, ...]
+    comparisons: int
+    p: float
+    critical: float
+    largest: tuple[tuple[str, float], ...]
+
+
+def compare(names: Sequence[str], dense: Tensor, weightless: Tensor, alpha: float, seed: int = 0) -> Verdict:
+    """Compare two samples (runs, numbers) of float64, one run of each engine a row.
+
+    Raises:
+        ValueError: the samples differ in shape.
+    """
+    if dense.shape != weightless.shape:
+        raise ValueError(f"expected samples of one shape, found {tuple(dense.shape)} and {tuple(weightless.shape)}")
+    rows = []
+    columns = []
+    for at, name in enumerate(names):
+        both = torch.cat([dense[:, at], weightless[:, at]])
+        log = bool((both > 0).all())
+        one, two = both.log().chunk(2) if log else both.chunk(2)
+        moments = [(float(x.mean()), float(x.std())) for x in (dense[:, at], weightless[:, at])]
+        error = math.sqrt(float(one.var() + two.var()) / len(one))
+        if error == 0:  # a constant says nothing of the draws; but it must be the same one
+            error = math.nan if float(one[0]) == float(two[0]) else 0.0
+        z = float(two.mean() - one.mean()) / error if error else math.inf
+        rows.append(Row(name, log, moments[0], moments[1], z, float(two.var() / one.var())))
+        columns.append(torch.cat([one, two]))
+    labels, features = _features(names, torch.stack(columns, dim=1))
+    generator = torch.Generator().manual_seed(seed)
+    sides = torch.ones(len(features))
+    sides[: len(dense)] = -1
+    seen = (sides @ features).abs()
+    largest = []
+    for start in range(0, PERMUTATIONS, STEP):
+        count = min(STEP, PERMUTATIONS - start)
+        order = torch.rand(count, len(sides), generator=generator).argsort(dim=1)
+        largest.append((sides[order] @ features).abs().amax(dim=1))
+    chance = torch.cat(largest)
+    peak = seen.max()
+    critical = float(chance.sort(descending=True).values[max(int(alpha * (PERMUTATIONS + 1)) - 1, 0)])
+    found = [at for at in seen.argsort(descending=True).tolist() if seen[at] > critical] or [int(seen.argmax())]
+    p = (1 + int((chance >= peak).sum())) / (1 + PERMUTATIONS)
+    return Verdict(tuple(rows), len(labels), p, critical, tuple((labels[at], float(seen[at])) for at in found))
+
+
+def _features(names: Sequence[str], values: Tensor) -> tuple[list[str], Tensor]:
+    """What is summed over each side: numbers, their spread, their products in pairs; (runs, comparisons) of float32.
+
+    Centred over all runs and scaled so that a random half's sum minus the other's has std 1.
+    """
+    count = len(values)
+    z = values - values.mean(0)
+    z = z / z.std(0, unbiased=False).clamp_min(torch.finfo(torch.float64).tiny)
+    first, second = torch.triu_indices(len(names), len(names), offset=1)
+    labels = [*names, *(f"spread of {name}" for name in names)]
+    labels += [f"{names[a]} with {names[b]}" for a, b in zip(first.tolist(), second.tolist(), strict=True)]
+    features = torch.cat([z, (values - values.median(0).values).abs(), z[:, first] * z[:, second]], dim=1)
+    features = features - features.mean(0)
+    scale = features.square().sum(0).mul(count / (count - 1)).sqrt()
+    moving = scale > 0
+    labels = [label for label, kept in zip(labels, moving.tolist(), strict=True) if kept]
+    return labels, (features[:, moving] / scale[moving]).float()
+
+
+def judged(name: str, seeds: Sequence[int], layers: int = 2, alpha: float = ALPHA / len(MODELS)) -> Verdict:
+    """Run a model of MODELS under both engines, and compare."""
+    of = model(name, layers)
+    with every_matrix_asked():
+        names, dense = sample(of, "dense", seeds)
+        others, weightless = sample(of, "weightless", seeds)
+    if names != others:
+        raise ValueError(f"{name}: the engines see different numbers, {set(names) ^ set(others)}")
+    return compare(names, dense, weightless, alpha)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    options.add_argument("--seeds", type=int, default=256)
+    options.add_argument("--layers", type=int, default=2)
+    options.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS, metavar="MODEL")
+    given = options.parse_args()
+    torch.set_num_threads(1)
+    alpha = ALPHA / len(given.models)
+    failed = []
+    for name in given.models:
+        verdict = judged(name, range(given.seeds), given.layers, alpha)
+        print(f"\n{name}\n{'':44}  {'dense':>22}  {'weightless':>22}  {'z':>6}  {'F':>5}")
+        for row in verdict.rows:
+            means = "  ".join(f"{mean:11.4g} ± {std:8.3g}" for mean, std in (row.dense, row.weightless))
+            print(f"{row.name[-44:]:44}  {means}  {row.z:6.2f}  {row.f:5.2f}{'  log' if row.log else ''}")
+        label, size = verdict.largest[0]
+        print(f"{verdict.comparisons} comparisons; largest {size:.2f} std: {label}; family-wise p = {verdict.p:.2g}")
+        if verdict.p <= alpha:
+            failed.append(name)
+            for label, size in verdict.largest:
+                print(f"  DIFFERS by {size:.2f} std (critical {verdict.critical:.2f}): {label}")
+    what = f"differ: {', '.join(failed)}" if failed else "no difference found"
+    print(f"\n{len(given.models)} models, {given.seeds} seeds, family-wise false-alarm rate {ALPHA:g}: {what}")
+    raise SystemExit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()
