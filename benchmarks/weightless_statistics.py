@@ -28,7 +28,9 @@ from tests.engines.weightless_models import MODELS, every_matrix_asked, model, s
 
 ALPHA = 1e-3  # of a false alarm over all comparisons of all models
 PERMUTATIONS = 2**15 - 1  # the smallest p-value is then 2⁻¹⁵, less than ALPHA over twelve models
-STEP = 2**11  # permutations at a time
+SEEDS = 10_000  # from the first seed of one model to that of the next
+STEP = 2**10  # permutations at a time
+FEW = 50  # exceedances that tell p well enough
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,9 @@ class Row:
 class Verdict:
     """What all comparisons of one model say together.
 
-    p: family-wise over them. largest: the differences that come up less often than ALPHA / models among the largest of
-    a permutation, or the largest one, in units of their std, with what they are of. critical: from where that is so.
+    p: family-wise over them. largest: the differences of `critical` or more, else the largest one, in units of their
+    std over permutations, with what they are of. critical: what the largest of a permutation reaches with probability
+    alpha (as far as so many permutations were made as tell).
     """
 
     rows: tuple[Row, ...]
@@ -84,17 +87,19 @@ def compare(names: Sequence[str], dense: Tensor, weightless: Tensor, alpha: floa
     sides = torch.ones(len(features))
     sides[: len(dense)] = -1
     seen = (sides @ features).abs()
-    largest = []
-    for start in range(0, PERMUTATIONS, STEP):
-        count = min(STEP, PERMUTATIONS - start)
+    peak, limit = float(seen.max()), int(alpha * (PERMUTATIONS + 1)) - 1  # permutations that may exceed it
+    chance: list[Tensor] = []
+    exceeding = done = 0
+    while done < PERMUTATIONS and exceeding <= max(limit, FEW):  # from there on p is above alpha, whatever follows
+        count = min(STEP, PERMUTATIONS - done)
         order = torch.rand(count, len(sides), generator=generator).argsort(dim=1)
-        largest.append((sides[order] @ features).abs().amax(dim=1))
-    chance = torch.cat(largest)
-    peak = seen.max()
-    critical = float(chance.sort(descending=True).values[max(int(alpha * (PERMUTATIONS + 1)) - 1, 0)])
-    found = [at for at in seen.argsort(descending=True).tolist() if seen[at] > critical] or [int(seen.argmax())]
-    p = (1 + int((chance >= peak).sum())) / (1 + PERMUTATIONS)
-    return Verdict(tuple(rows), len(labels), p, critical, tuple((labels[at], float(seen[at])) for at in found))
+        chance.append((sides[order] @ features).abs().amax(dim=1))
+        exceeding += int((chance[-1] >= peak).sum())
+        done += count
+    critical = float(torch.cat(chance).sort(descending=True).values[max(int(alpha * done) - 1, 0)])
+    above = [at for at in seen.argsort(descending=True).tolist() if seen[at] >= min(critical, peak)]
+    largest = tuple((labels[at], float(seen[at])) for at in above)
+    return Verdict(tuple(rows), len(labels), (1 + exceeding) / (1 + done), critical, largest)
 
 
 def _features(names: Sequence[str], values: Tensor) -> tuple[list[str], Tensor]:
@@ -104,7 +109,8 @@ def _features(names: Sequence[str], values: Tensor) -> tuple[list[str], Tensor]:
     """
     count = len(values)
     z = values - values.mean(0)
-    z = z / z.std(0, unbiased=False).clamp_min(torch.finfo(torch.float64).tiny)
+    std = z.std(0, unbiased=False)
+    z = z / torch.where(std > 0, std, 1.0)
     first, second = torch.triu_indices(len(names), len(names), offset=1)
     labels = [*names, *(f"spread of {name}" for name in names)]
     labels += [f"{names[a]} with {names[b]}" for a, b in zip(first.tolist(), second.tolist(), strict=True)]
@@ -116,9 +122,10 @@ def _features(names: Sequence[str], values: Tensor) -> tuple[list[str], Tensor]:
     return labels, (features[:, moving] / scale[moving]).float()
 
 
-def judged(name: str, seeds: Sequence[int], layers: int = 2, alpha: float = ALPHA / len(MODELS)) -> Verdict:
-    """Run a model of MODELS under both engines, and compare."""
-    of = model(name, layers)
+def judged(name: str, runs: int, layers: int = 2, alpha: float = ALPHA / len(MODELS)) -> Verdict:
+    """Run a model of MODELS under both engines, with seeds that no other model has, and compare."""
+    of, first = model(name, layers), SEEDS * MODELS.index(name)
+    seeds = range(first, first + runs)
     with every_matrix_asked():
         names, dense = sample(of, "dense", seeds)
         others, weightless = sample(of, "weightless", seeds)
@@ -137,7 +144,7 @@ def main() -> None:
     alpha = ALPHA / len(given.models)
     failed = []
     for name in given.models:
-        verdict = judged(name, range(given.seeds), given.layers, alpha)
+        verdict = judged(name, given.seeds, given.layers, alpha)
         print(f"\n{name}\n{'':44}  {'dense':>22}  {'weightless':>22}  {'z':>6}  {'F':>5}")
         for row in verdict.rows:
             means = "  ".join(f"{mean:11.4g} ± {std:8.3g}" for mean, std in (row.dense, row.weightless))

@@ -74,7 +74,7 @@ def load_module(target: Any, request: Request, progress: Progress | None = None)
 
     settings = request.run_settings
     subject = loaded({"weightless": True, "dense": False}.get(settings.engine or ""))
-    if subject.laws and settings.engine != "weightless" and fits(subject, settings):
+    if subject.laws and settings.engine != "weightless" and fits(subject, settings):  # by its size alone it was unsure
         subject = loaded(False)
     return dense.placed(subject, settings)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from initdiag.errors import RunError
 
+SHARE = 0.8  # of the free memory that weights may take: activations need the rest
 OUT_OF_MEMORY = ("not enough memory", "can't allocate memory", "out of memory")  # as allocators put it
 
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from initdiag.engines.settings import Settings
 from initdiag.engines.sizes import is_large
-from initdiag.memory import available
+from initdiag.memory import SHARE, available
 from initdiag.subjects import Subject
 
 ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-SHARE = 0.8  # of the free memory that weights may take: activations need the rest
 DRAWS = 1.5e8  # normal numbers a second, and
 PRODUCTS = 4e10  # floating-point operations a second, of one core or two: only their sum's order of magnitude matters
 USUAL = 512  # tokens of a run that nobody has settled yet

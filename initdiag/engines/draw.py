@@ -7,7 +7,6 @@ schemes/distributions.py), so schemes that are compared share their randomness.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from initdiag.schemes import AsFound, Constant, Distribution, InitPlan, Normal, Uniform
 from initdiag.schemes.distributions import Truncated
-from initdiag.weightless.normals import generator_for
+from initdiag.weightless.normals import HALF, bent_, generator_for
 
 BLOCK = 2**18  # entries drawn at a time: 1 MiB of float32 stays in the cache between the draw and what follows
 
@@ -61,12 +60,8 @@ def _fill(tensor: Tensor, distribution: Distribution, seed: int, name: str) -> N
         match distribution:
             case Normal(std=std):
                 target.normal_(0.0, std, generator=generator)
-            case Uniform(bound=bound):
-                target.normal_(0.0, math.sqrt(0.5), generator=generator).erf_().mul_(bound)  # erf(z/√2)
-            case Truncated(sigma=sigma, cut=cut):
-                # Φ⁻¹(Φ(−c) + (Φ(c) − Φ(−c))·Φ(z)) in terms of erf; where float32 rounds erf to 1, the clamp cuts
-                target.normal_(0.0, math.sqrt(0.5), generator=generator).erf_().mul_(math.erf(cut / math.sqrt(2)))
-                target.erfinv_().mul_(sigma * math.sqrt(2)).clamp_(-cut * sigma, cut * sigma)
+            case Uniform() | Truncated():
+                bent_(target.normal_(0.0, HALF, generator=generator), distribution)
         if target is not block:
             block.copy_(target)
     if whole is not tensor:

@@ -22,11 +22,13 @@ from initdiag.subjects.huggingface import is_hf_config, load_hf
 from initdiag.subjects.import_path import load_factory
 from initdiag.subjects.lean import Lean, build_lean
 from initdiag.subjects.module import from_module
-from initdiag.subjects.recorder import Built, build_watched
+from initdiag.subjects.recorder import Built, TooLargeError, build_watched
 from initdiag.subjects.second_init import second_init
 from initdiag.subjects.signatures import arguments_for
 from initdiag.subjects.subject import Declared, Subject
 from initdiag.subjects.tying import tie_of
+
+LARGE_BUILD = 2**31  # bytes, up to which a build whose size nobody knows is let run: some seconds of drawing
 
 
 def load_module(
@@ -45,7 +47,7 @@ def load_module(
 
     Args:
         lean: build it without its large parameters, and record what they are drawn from; None: where it may have a
-            billion of them, or doesn't fit in memory.
+            billion of them, or asks for 2 GiB of memory.
 
     Raises:
         UsageError: the target or its arguments are wrong. RunError: it can't be built, or not be looked at.
@@ -85,7 +87,7 @@ def load_module(
             name, build = load_factory(text, kwargs)
     else:
         build = _called(target, name, kwargs)
-    made = _built(build, name, seed, bool(lean))
+    made = _built(build, name, seed, lean)
     typed = printable(str(target)) if isinstance(target, str | Path) else name
     subject = from_module(
         made.module, vocab_size=vocab_size, name=name, causal=causal, target=typed, lean=isinstance(made, Lean)
@@ -108,16 +110,20 @@ def _called(function: Callable[..., Any], name: str, kwargs: Mapping[str, Any]) 
     return lambda: function(**arguments)
 
 
-def _built(build: Callable[[], Any], name: str, seed: int, lean: bool) -> Built | Lean:
+def _built(build: Callable[[], Any], name: str, seed: int, lean: bool | None) -> Built | Lean:
+    """Build it whole or lean; None is whole, and lean where that takes too much memory."""
+    room = LARGE_BUILD if lean is None else None
     with seeded(seed):
         try:
-            return build_lean(_made(build, name)) if lean else build_watched(_made(build, name))
+            return build_lean(_made(build, name)) if lean else build_watched(_made(build, name), room)
+        except TooLargeError:
+            return _built(build, name, seed, True)
         except (RunError, UsageError, torch.OutOfMemoryError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
             if any(words in str(error).lower() for words in OUT_OF_MEMORY):
                 raise RunError(
-                    f"{name} doesn't fit in memory ({first_line(error)}); use --engine weightless, or give it a smaller size"
+                    f"{name} doesn't fit in memory ({first_line(error)}); use --engine weightless, or a smaller size"
                 ) from error
             where = failing_line(error)
             said = f"building it fails: {first_line(error)}"

@@ -6,6 +6,7 @@ written is NaN instead of whatever the allocator hands out, mostly zeros.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from initdiag.errors import RunError
 from initdiag.schemes import Distribution
 from initdiag.subjects.contents import NOTHING, Content
 from initdiag.subjects.writes import Recorder
+
+ALLOCATIONS = ("empty", "zeros", "ones", "full", "randn", "rand")
 
 
 @dataclass(frozen=True)
@@ -36,13 +40,33 @@ class Built:
     untouched: tuple[str, ...]
 
 
-def build_watched(build: Callable[[], nn.Module]) -> Built:
-    """Build a module and watch it; what build() raises is raised.
+class TooLargeError(RunError):
+    """A build asks for more memory than it may take."""
+
+
+class _Bounded(Recorder):
+    """Watches a build that may allocate `room` bytes."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self._left = room
+
+    def _run(self, func: Any, args: Any, kwargs: Any, operation: str, targets: list[Tensor]) -> Any:
+        if operation in ALLOCATIONS and args and isinstance(args[0], list | tuple):
+            self._left -= math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
+            if self._left < 0:
+                raise TooLargeError("the model is too large to be built with all of its weights")
+        return super()._run(func, args, kwargs, operation, targets)
+
+
+def build_watched(build: Callable[[], nn.Module], room: int | None = None) -> Built:
+    """Build a module and watch it; what build() raises is raised, and TooLargeError where it asks for more than `room`
+    bytes.
 
     Memory that build() leaves unwritten is NaN afterwards (integers: the largest value). torch's deterministic
     settings are restored; seeds are the caller's business. On the meta device there is no memory to be unwritten.
     """
-    with deterministic_fill(), Recorder() as recorder:
+    with deterministic_fill(), Recorder() if room is None else _Bounded(room) as recorder:
         module = build()
     return seen(module, recorder)
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from initdiag.schemes import Uniform
+from initdiag.schemes.distributions import Truncated
 
 CHUNK = 2**19  # entries from one generator: 2 MiB, so that two threads share the work of one large request
 
@@ -20,6 +24,19 @@ def generator_for(seed: int, name: str) -> torch.Generator:
     """
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()
     return torch.Generator("cpu").manual_seed(int.from_bytes(digest, "little"))
+
+
+HALF = math.sqrt(0.5)  # the std of what bent_ takes: erf(z/√2) is uniform on (−1, 1)
+
+
+def bent_(x: Tensor, distribution: Uniform | Truncated) -> Tensor:
+    """Turn N(0, ½) numbers into draws from a distribution, in place (see schemes/distributions.py)."""
+    if isinstance(distribution, Uniform):
+        return x.erf_().mul_(distribution.bound)
+    # Φ⁻¹(Φ(−c) + (Φ(c) − Φ(−c))·Φ(z)) in terms of erf; where float32 rounds erf to 1, the clamp cuts
+    reach = distribution.cut * distribution.sigma
+    x.erf_().mul_(math.erf(distribution.cut / math.sqrt(2)))
+    return x.erfinv_().mul_(distribution.sigma * math.sqrt(2)).clamp_(-reach, reach)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from initdiag.schemes import Uniform
+from initdiag.schemes.distributions import Truncated
 from initdiag.weightless.law import Law
 from initdiag.weightless.matrix import Matrix
-from initdiag.weightless.normals import Normals
+from initdiag.weightless.normals import HALF, Normals, bent_
 from initdiag.weightless.span import Bases
 
 Allow = Callable[[str, int, str, bool], bool]  # see Source
@@ -129,11 +131,19 @@ class Source:
                 one[0, row % self.m - part.start] = 1.0
                 self._rows[row] = part.matrix.left(one)[0]
         if free:
-            drawn = self.normals(f"{self.name}/rows/{self._lookups}", len(free), self.n)
+            drawn = self._bent(free, self.normals(f"{self.name}/rows/{self._lookups}", len(free), self.n))
             self._lookups += 1
             self._rows.update(zip(free, drawn, strict=True))
             for matrix in {row // self.m for row in free} & set(self._parts):  # untouched: made anew with these rows
                 self._parts[matrix] = [part for part in self._parts[matrix] if part.matrix.asked]
+
+    def _bent(self, rows: list[int], drawn: Tensor) -> Tensor:
+        """Give rows of N(0, 1) numbers the shape of their law, with variance 1: rows that are looked up are exact."""
+        for piece in self.law.pieces:
+            if isinstance(piece.distribution, Uniform | Truncated):
+                at = [i for i, row in enumerate(rows) if piece.start <= row < piece.stop]
+                drawn[at] = bent_(drawn[at] * HALF, piece.distribution) / piece.std
+        return drawn
 
     def _part_of(self, row: int) -> Part | None:
         matrix, at = divmod(row, self.m)

@@ -28,7 +28,7 @@ from initdiag.tokens import TokenBatch
 from initdiag.tokens.batch import from_windows
 from initdiag.weightless.budget import Budget
 
-STD = 0.12  # of every matrix: d_model^-½ is 0.144, so that attention is far from uniform and the loss from ln V
+STD = 0.2  # of every matrix, d_model^-½ is 0.144: logits of std 1.4, whose softmax gives a gradient that depends on them
 VOCAB, WIDTH = 128, 48
 SETTINGS = Settings(device="cpu", threads=1)
 # Both sequences begin alike, so that equal vectors are asked, and tokens are repeated, also as targets.
@@ -146,8 +146,12 @@ def sample(of: Model, engine: str, seeds: Sequence[int]) -> tuple[tuple[str, ...
 
 
 def numbers(measured: Measurements) -> dict[str, float]:
-    """Return what is compared: losses and logits, branches, attention, and the norm of every gradient."""
-    loss, logits, residual = measured.loss, measured.logits, measured.residual
+    """Return what is compared: losses and logits, branches, attention, and the norm of every gradient.
+
+    A bias of keys shifts all logits of a query alike, which softmax doesn't see: its gradient is rounding, and left out.
+    """
+    assert measured.gradients is not None
+    loss, logits, residual, gradients = measured.loss, measured.logits, measured.residual, dict(measured.gradients.norms)
     found = {
         "loss": loss.value,
         "loss on uniform targets": loss.uniform_targets - loss.uniform,
@@ -157,15 +161,16 @@ def numbers(measured: Measurements) -> dict[str, float]:
         "embedding variance": residual.embedding_variance,
     }
     for at, branch in enumerate(residual.branches):
-        assert branch.gradient_norm is not None
+        assert branch.gradient_norm and branch.projection
         found[f"branch {at} variance"] = branch.branch_variance
         found[f"stream {at} variance"] = branch.stream_variance
         found[f"branch {at} gradient"] = branch.gradient_norm
+        # of the activations that its projection met, as the backward remembers them
+        found[f"branch {at} input"] = gradients[branch.projection] / branch.gradient_norm
     for at, attention in enumerate(measured.attention):
         found[f"attention {at} logit std"] = attention.logit_std
         found[f"attention {at} entropy deficit"] = 1 - attention.entropy_ratio
-    assert measured.gradients is not None
-    found |= {f"gradient of {name}": norm for name, norm in measured.gradients.norms}
+    found |= {f"gradient of {name}": norm for name, norm in gradients.items() if not name.endswith("key.bias")}
     assert all(map(math.isfinite, found.values()))
     return found
 

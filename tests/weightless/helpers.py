@@ -68,6 +68,7 @@ def vectors(count: int, size: int, seed: int = 0, dtype: torch.dtype = torch.flo
 
 def close(found: Tensor, expected: Tensor, tolerance: float = 1e-9, what: str = "") -> None:
     """Assert that two tensors of one shape differ by no more than a part of the largest entry of the expected one."""
+    found, expected = found.detach(), expected.detach()
     assert found.shape == expected.shape, f"{what}: shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
     size = float(expected.abs().max()) if expected.numel() else 0.0
     off = float((found - expected).abs().max()) if expected.numel() else 0.0
