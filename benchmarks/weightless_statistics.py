@@ -1,6 +1,6 @@
 """Whether the weightless engine gives what the dense one gives, in distribution, number by number.
 
-    python -m benchmarks.weightless_statistics [--seeds 256] [--layers 2] [--models "gpt2, tied" …]
+    python benchmarks/weightless_statistics.py [--seeds 256] [--layers 2] [--models "gpt2, tied" …]
 
 Both engines run the small models of tests/engines/weightless_models.py with the same seeds, which give them independent
 draws. Prints for each number of each model mean and std under both engines, z of the difference of means (Welch) and
@@ -8,21 +8,26 @@ the F ratio of the variances, of the logarithm where a number is always positive
 
 The verdict is a permutation test of all numbers of a model together (Westfall and Young, 1993): were both engines the
 same distribution, runs could change sides. Compared are the mean of each number, its mean distance from the median
-(spread, as Brown and Forsythe), and the mean product of each pair of numbers (how they go together), in units of their
-std over permutations; the p-value is the share of permutations whose largest difference of all is as large as the one
-seen. It is exact for any distribution, dependence and number of seeds, and family-wise over all of a model's
-comparisons; over models it is Bonferroni's.
+(spread, as Brown and Forsythe), and the mean distance from 0 of the difference and of the sum of each pair of numbers
+in units of their std (how they go together). What differs is taken in units of its std over permutations; the p-value
+is the share of permutations whose largest difference of all is as large as the one seen. It is exact for any
+distribution, dependence and number of seeds, and family-wise over all of a model's comparisons; over models it is
+Bonferroni's.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent.parent))  # as a script: for `tests`
 
 from tests.engines.weightless_models import MODELS, every_matrix_asked, model, sample
 
@@ -61,7 +66,9 @@ class Verdict:
     largest: tuple[tuple[str, float], ...]
 
 
-def compare(names: Sequence[str], dense: Tensor, weightless: Tensor, alpha: float, seed: int = 0) -> Verdict:
+def compare(
+    names: Sequence[str], dense: Tensor, weightless: Tensor, alpha: float, permutations: int = PERMUTATIONS
+) -> Verdict:
     """Compare two samples (runs, numbers) of float64, one run of each engine a row.
 
     Raises:
@@ -83,15 +90,15 @@ def compare(names: Sequence[str], dense: Tensor, weightless: Tensor, alpha: floa
         rows.append(Row(name, log, moments[0], moments[1], z, float(two.var() / one.var())))
         columns.append(torch.cat([one, two]))
     labels, features = _features(names, torch.stack(columns, dim=1))
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     sides = torch.ones(len(features))
     sides[: len(dense)] = -1
     seen = (sides @ features).abs()
-    peak, limit = float(seen.max()), int(alpha * (PERMUTATIONS + 1)) - 1  # permutations that may exceed it
+    peak, limit = float(seen.max()), int(alpha * (permutations + 1)) - 1  # permutations that may exceed it
     chance: list[Tensor] = []
     exceeding = done = 0
-    while done < PERMUTATIONS and exceeding <= max(limit, FEW):  # from there on p is above alpha, whatever follows
-        count = min(STEP, PERMUTATIONS - done)
+    while done < permutations and exceeding <= max(limit, FEW):  # from there on p is above alpha, whatever follows
+        count = min(STEP, permutations - done)
         order = torch.rand(count, len(sides), generator=generator).argsort(dim=1)
         chance.append((sides[order] @ features).abs().amax(dim=1))
         exceeding += int((chance[-1] >= peak).sum())
@@ -103,7 +110,7 @@ def compare(names: Sequence[str], dense: Tensor, weightless: Tensor, alpha: floa
 
 
 def _features(names: Sequence[str], values: Tensor) -> tuple[list[str], Tensor]:
-    """What is summed over each side: numbers, their spread, their products in pairs; (runs, comparisons) of float32.
+    """What is summed over each side: numbers, their spread, that of differences and sums; (runs, comparisons), float32.
 
     Centred over all runs and scaled so that a random half's sum minus the other's has std 1.
     """
@@ -113,8 +120,10 @@ def _features(names: Sequence[str], values: Tensor) -> tuple[list[str], Tensor]:
     z = z / torch.where(std > 0, std, 1.0)
     first, second = torch.triu_indices(len(names), len(names), offset=1)
     labels = [*names, *(f"spread of {name}" for name in names)]
-    labels += [f"{names[a]} with {names[b]}" for a, b in zip(first.tolist(), second.tolist(), strict=True)]
-    features = torch.cat([z, (values - values.median(0).values).abs(), z[:, first] * z[:, second]], dim=1)
+    pairs = list(zip(first.tolist(), second.tolist(), strict=True))
+    labels += [f"{names[a]} {sign} {names[b]}" for sign in "-+" for a, b in pairs]
+    spread = (values - values.median(0).values).abs()
+    features = torch.cat([z, spread, (z[:, first] - z[:, second]).abs(), (z[:, first] + z[:, second]).abs()], dim=1)
     features = features - features.mean(0)
     scale = features.square().sum(0).mul(count / (count - 1)).sqrt()
     moving = scale > 0

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import _disable_current_modes
 
 from initdiag.weightless.lazy import is_lazy, source_of
 from initdiag.weightless.source import Source
@@ -51,19 +52,21 @@ def in_blocks(module: nn.Module, entrances: Sequence[str] = ("forward",)) -> Ite
     """
     scope = _Scope(module)
     blocks = stacked(module)
-    changed: list[tuple[nn.Module, str]] = []
+    changed: list[tuple[nn.Module, str, Any]] = []
     try:
         for block in blocks:
-            changed.append((block, "forward"))
+            changed.append((block, "forward", vars(block).get("forward")))
             block.forward = scope.one_by_one(block, block.forward)
         for name in entrances:
             method = getattr(module, name)
-            changed.append((module, name))
+            changed.append((module, name, vars(module).get(name)))
             setattr(module, name, scope.entered(method))
         yield
     finally:
-        for owner, name in changed:
+        for owner, name, before in reversed(changed):  # somebody else's method on the instance comes back
             vars(owner).pop(name, None)
+            if before is not None:
+                vars(owner)[name] = before
         scope.forget()
 
 
@@ -73,7 +76,7 @@ class _Scope:
     def __init__(self, module: nn.Module) -> None:
         self._all = list(sources_of(module).values())
         self._owners: Counter[int] = Counter()
-        for part in module.modules():
+        for _, part in module.named_modules(remove_duplicate=False):  # one module in two blocks counts twice
             self._owners.update(id(p) for p in part._parameters.values() if p is not None)
         self._ran: set[int] = set()
         self._inside = False
@@ -108,13 +111,14 @@ class _Scope:
 
         @functools.wraps(forward)
         def run(*args: Any, **kwargs: Any) -> Any:
-            if id(block) in self._ran:
+            if id(block) in self._ran or any(source.asked for source in own):  # a part of it by itself, before
                 raise AskedAgainError
             self._ran.add(id(block))
             if not torch.is_grad_enabled():
                 result = forward(*args, **kwargs)
             else:
-                saved = _Saved(lambda: self._again(own, forward, args, kwargs))
+                state = torch.get_rng_state()
+                saved = _Saved(lambda: self._again(own, forward, args, kwargs, state))
                 with saved_tensors_hooks(saved.pack, saved.unpack):
                     result = forward(*args, **kwargs)
             _forget(own)
@@ -123,19 +127,24 @@ class _Scope:
         return run
 
     def _again(
-        self, own: list[Source], forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, own: list[Source], forward: Callable[..., Any], args: Any, kwargs: dict[str, Any], state: Tensor
     ) -> list[Tensor]:
-        """Run a block once more and return what its graph keeps, in the same order."""
+        """Run a block once more, from the same random state, and return what its graph keeps, in the same order."""
         _forget(self._awake)
         self._awake = own
         kept: list[Tensor] = []
 
-        def keep(tensor: Tensor) -> Tensor:
+        def keep(tensor: Tensor) -> None:  # to return a result itself would tie it to its own graph for ever
             if not _held(tensor):
                 kept.append(tensor.detach())
-            return tensor
 
-        with torch.enable_grad(), saved_tensors_hooks(keep, lambda tensor: tensor):
+        with (
+            _disable_current_modes(),
+            torch.random.fork_rng(devices=[]),
+            torch.enable_grad(),
+            saved_tensors_hooks(keep, lambda nothing: nothing),
+        ):
+            torch.set_rng_state(state)
             forward(*_cut_off(args), **_cut_off(kwargs))
         return kept
 

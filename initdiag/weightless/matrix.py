@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from initdiag.weightless.normals import Normals
-from initdiag.weightless.span import Bases, Span
+from initdiag.weightless.span import Bases, NotFiniteError, Span
 
 
 @dataclass
@@ -52,7 +52,12 @@ class Matrix:
     @property
     def asked(self) -> bool:
         """Whether anything but the fixed rows is known."""
-        return bool(self._questions)
+        return bool(self._questions) or self._entries is not None
+
+    @property
+    def real(self) -> bool:
+        """Whether its entries exist."""
+        return self._entries is not None
 
     def right(self, x: Tensor, scale: float = 1.0) -> Tensor:
         """Return scale·x Wᵀ, (k, m), of x (k, n)."""
@@ -95,7 +100,15 @@ class Matrix:
         return w
 
     def _ask(self, x: Tensor, own: Side, other: Side, scale: float = 1.0) -> Tensor:
-        old, new, block = own.span.extend(x)
+        if not len(x):
+            return x.new_zeros(0, other.size)
+        try:
+            old, new, block = own.span.extend(x)
+        except NotFiniteError:  # what such a vector gives is as undefined, and tells nothing of W
+            finite = x.isfinite().all(dim=1)
+            undefined = x.new_full((len(x), other.size), torch.nan)
+            undefined[finite] = self._ask(x[finite], own, other, scale)
+            return undefined
         if scale != 1:  # of the small factors, not of the answer
             old, new = None if old is None else old * scale, new * scale
         answer = None if old is None else old @ torch.cat(own.answers)

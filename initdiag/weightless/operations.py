@@ -45,6 +45,10 @@ def answer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     else:
         handler = HANDLERS.get(name)
         found = handler(*args, **kwargs) if handler else NotImplemented
+    if found is NotImplemented and torch.is_inference_mode_enabled() and func._can_decompose():
+        found = func.decompose(*args, **kwargs)  # as autograd does elsewhere
+    if found is NotImplemented and name in ("view", "_unsafe_view") and isinstance(first, Lazy):
+        return func(_real(first, func._schema.name).contiguous(), *args[1:], **kwargs)  # a copy in all but name
     return _on_entries(func, args, kwargs) if found is NotImplemented else found
 
 
@@ -82,6 +86,8 @@ def _view_of_parts(func: Any, value: Joined, args: tuple[Any, ...], kwargs: dict
 def _times_number(tensor: Any, other: Any, *_: Any, **kwargs: Any) -> Any:
     if not isinstance(tensor, Lazy):
         tensor, other = other, tensor
+    if isinstance(other, Tensor) and other.numel() == 1 and other.dim() <= tensor.dim() and not isinstance(other, Lazy):
+        other = other.reshape(())
     number = _number(other)
     if number is None or kwargs:
         return NotImplemented
@@ -118,7 +124,9 @@ def _plus(one: Any, two: Any, *, alpha: float = 1) -> Any:
 
 
 def _minus(one: Any, two: Any, *, alpha: float = 1) -> Any:
-    return _plus(one, two, alpha=-alpha) if isinstance(one, Lazy) else NotImplemented
+    if isinstance(one, Lazy):
+        return _plus(one, two, alpha=-alpha)
+    return _plus(_times_number(two, -alpha), one)
 
 
 def _cat(tensors: Any, dim: int = 0) -> Any:
@@ -151,6 +159,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "addmv": products.addmv,
     "_grouped_mm": products.grouped_mm,
     "convolution": products.convolution,
+    "convolution_backward": products.convolution_backward,
     "embedding": products.embedding,
     "index_select": products.index_select,
     "index": products.index,
@@ -179,7 +188,11 @@ def _on_entries(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
                 f"use --engine dense"
             )
     what = schema.name.removeprefix("aten::")
-    real = {id(tensor): _real(tensor, what) for tensor in _lazy([*args, *kwargs.values()])}
+    lazy = list(_lazy([*args, *kwargs.values()]))
+    gradients_only = [tensor for tensor in lazy if isinstance(tensor.value, Gradient)]
+    if 0 < len(gradients_only) < len(lazy):  # a product may answer once they are real
+        lazy = gradients_only
+    real = {id(tensor): _real(tensor, what) for tensor in lazy}
     return func(*_with_real(args, real), **{name: _with_real(value, real) for name, value in kwargs.items()})
 
 
@@ -200,4 +213,4 @@ def _lazy(value: Any) -> Iterator[Lazy]:
 def _with_real(value: Any, real: dict[int, Tensor]) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_with_real(item, real) for item in value)
-    return real[id(value)] if isinstance(value, Lazy) else value
+    return real.get(id(value), value) if isinstance(value, Lazy) else value

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from initdiag.weightless.factors import Gradient, Term, gradient
 from initdiag.weightless.joined import Joined, Weight, picked
 from initdiag.weightless.lazy import Lazy
 from initdiag.weightless.located import Located, located
@@ -18,7 +20,8 @@ def times(x: Tensor, weight: Weight, layout: Tensor, plus: Tensor | None) -> Ten
     wide = x.to(source.normals.dtype)
     place = located(layout, source.m, source.n)
     if place is None:
-        return wide @ (_gathered(weight, layout, "a product with a view across its rows") * weight.scale + (plus or 0))
+        gathered = _gathered(weight, layout, "a product with a view across its rows") * weight.scale
+        return wide @ (gathered if plus is None else gathered + plus)
     rows = range(place.rows.start, place.rows.stop)
     whole = slice(place.columns.start, place.columns.stop, place.columns.step)
     if place.transposed:
@@ -47,7 +50,7 @@ def _product(x: Tensor, w: Lazy, index: int | None = None) -> Tensor:
         return _with_parts(x, value, index).to(x.dtype)
     assert isinstance(value, Weight)
     one = value if index is None else value.viewed(torch.select, 0, index)
-    return times(x, one, one.layout, one.plus).to(x.dtype)
+    return times(x, one, one.layout, one.plus).to(x.dtype).contiguous()
 
 
 def _with_parts(x: Tensor, value: Joined, index: int | None) -> Tensor:
@@ -76,12 +79,35 @@ def _one_weight(a: Any, b: Any) -> bool:
 
 
 def mm(a: Tensor, b: Tensor, **kwargs: Any) -> Any:
-    if not _one_weight(a, b) or kwargs:
+    if kwargs:
+        return NotImplemented
+    if isinstance(a, Lazy) and isinstance(a.value, Gradient) and not isinstance(b, Lazy):
+        return _after_gradient(a.value, b)
+    if isinstance(b, Lazy) and isinstance(b.value, Gradient) and not isinstance(a, Lazy):
+        found = mm(b.t(), a.t())
+        return found if found is NotImplemented else found.t().contiguous()
+    if not _one_weight(a, b):
         return NotImplemented
     if isinstance(b, Lazy):
         return _product(a, b)
     assert isinstance(a, Lazy)
-    return _product(b.t(), _flipped(a)).t()
+    return _product(b.t(), _flipped(a)).t().contiguous()
+
+
+def _after_gradient(gradient: Gradient, b: Tensor) -> Any:
+    """∂L/∂W (m, n) times b (n, q), as in the gradient of a low-rank addition W + BA: (m, q)."""
+    upright = gradient.upright()
+    if upright is None or upright.shape[0] != 1:
+        return NotImplemented
+    answer = b.new_zeros(upright.shape[1], b.shape[1])
+    for term in upright.terms:
+        thin = term.right @ b[term.column : term.column + term.right.shape[1]]
+        rows = answer[term.row : term.row + term.rows]
+        if term.ids:
+            rows.index_add_(0, term.left, thin)
+        else:
+            rows += term.left.T @ thin
+    return answer
 
 
 def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, **kwargs: Any) -> Any:
@@ -93,7 +119,7 @@ def bmm(a: Tensor, b: Tensor, **kwargs: Any) -> Any:
     if not _one_weight(a, b) or kwargs:
         return NotImplemented
     if isinstance(a, Lazy):
-        return bmm(b.transpose(1, 2), _flipped(a)).transpose(1, 2)
+        return bmm(b.transpose(1, 2), _flipped(a)).transpose(1, 2).contiguous()
     assert isinstance(b, Lazy)
     if len(a) == 1 and b.dim() == 3 and isinstance(b.value, Joined) and b.value.axis >= 0:
         return _product(a[0], b).unsqueeze(0)
@@ -141,15 +167,34 @@ def grouped_mm(
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Any:
     """A convolution of width 1 is a linear layer over channels; wider ones need entries."""
-    stride, padding, _, transposed, _, groups = settings
-    pointwise = all(size == 1 for size in weight.shape[2:]) and all(one == 1 for one in stride) and not any(padding)
-    if not (pointwise and _one_weight(x, weight) and isinstance(weight, Lazy)) or transposed or groups != 1:
+    if not (_one_weight(x, weight) and isinstance(weight, Lazy) and _pointwise(weight, settings)):
         return NotImplemented
     flat: Any = weight.flatten(1)
     moved = x.movedim(1, -1)
     answer = _product(moved.reshape(-1, moved.shape[-1]), _flipped(flat))
     answer = answer if bias is None else answer + bias
-    return answer.view(*moved.shape[:-1], -1).movedim(-1, 1)
+    return answer.view(*moved.shape[:-1], -1).movedim(-1, 1).contiguous()
+
+
+def _pointwise(weight: Tensor, settings: tuple[Any, ...]) -> bool:
+    """Whether a convolution reads one position at a time: settings are those of aten::convolution."""
+    stride, padding, _, transposed, _, groups = settings[:6]
+    narrow = all(size == 1 for size in weight.shape[2:]) and all(one == 1 for one in stride) and not any(padding)
+    return narrow and not transposed and groups == 1
+
+
+def convolution_backward(upper: Tensor, x: Tensor, weight: Tensor, bias: Any, *settings: Any) -> Any:
+    """The gradients of input, weight and bias of a convolution of width 1."""
+    if not (_one_weight(upper, weight) and isinstance(weight, Lazy) and _pointwise(weight, settings)):
+        return NotImplemented
+    wanted = settings[-1]
+    flat: Any = weight.flatten(1)
+    moved = upper.movedim(1, -1)
+    rows = moved.reshape(-1, moved.shape[-1])
+    below = _product(rows, flat).view(*moved.shape[:-1], -1).movedim(-1, 1).contiguous() if wanted[0] else None
+    own = Lazy(gradient(tuple(weight.shape[:2]), (Term(rows, x.movedim(1, -1).reshape(len(rows), -1)),)), upper.dtype)
+    shaped = own.view(weight.shape) if wanted[1] else None
+    return below, shaped, rows.sum(0) if wanted[2] else None
 
 
 def embedding(table: Tensor, ids: Tensor, *_: Any, **__: Any) -> Any:
@@ -160,7 +205,7 @@ def index_select(table: Tensor, dim: int, ids: Tensor, shape: Any = None) -> Any
     if dim != 0 or isinstance(ids, Lazy) or not _weight(table) or table.dim() != 2:
         return NotImplemented
     found = _rows(table, ids)  # type: ignore[arg-type]
-    return found if found is NotImplemented or shape is None else found.view(*shape, -1)
+    return found if found is NotImplemented or shape is None else found.view(*shape, table.shape[1])
 
 
 def index(table: Tensor, places: Any) -> Any:
@@ -207,6 +252,9 @@ def entries(value: Weight | Joined, why: str) -> Tensor:
         whole = torch.stack(parts) if value.axis < 0 else torch.cat(parts, dim=value.axis)
         return whole.view(value.layout.shape)
     layout, source = value.layout, value.source
+    if layout.dim() == 1:  # one row
+        plus = None if value.plus is None else value.plus.unsqueeze(0)
+        return entries(replace(value, layout=layout.unsqueeze(0), plus=plus), why)[0]
     place = located(layout, source.m, source.n) if layout.dim() == 2 else None
     found = _gathered(value, layout, why) if place is None else _located_entries(value, place, why)
     found = found * value.scale
@@ -223,7 +271,7 @@ def _located_entries(value: Weight, place: Located, why: str) -> Tensor:
         found = source.look_up([first + row for row in place.rows])
     else:
         rows = range(place.rows.start, place.rows.stop)
-        source.allow(source.name, len(rows) * source.n * source.normals.dtype.itemsize, why, True)
+        source.need(rows, place.matrix, why)
         found = source.entries(rows, place.matrix)[:: place.rows.step]
     found = found[:, columns]
     return found.t() if place.transposed else found
@@ -235,6 +283,7 @@ def _gathered(value: Weight, layout: Tensor, why: str) -> Tensor:
     matrices = 1
     for size in source.shape[:-2]:
         matrices *= size
-    source.allow(source.name, matrices * source.m * source.n * source.normals.dtype.itemsize, why, True)
+    for at in range(matrices):
+        source.need(range(source.m), at, why)
     whole = torch.stack([source.entries(range(source.m), at) for at in range(matrices)])
     return whole.as_strided(layout.shape, layout.stride(), layout.storage_offset())

@@ -48,6 +48,7 @@ class Source:
     _parts: dict[int, list[Part]] = field(default_factory=dict)
     _rows: dict[int, Tensor] = field(default_factory=dict)  # looked up, N(0, 1), by row of all matrices together
     _lookups: int = 0
+    _made: int = 0  # bytes
 
     @property
     def m(self) -> int:
@@ -66,6 +67,9 @@ class Source:
         self._parts.clear()
         self._rows.clear()
         self._lookups = 0
+        if self._made:
+            self.allow(self.name, -self._made, "", False)
+        self._made = 0
 
     def right(self, x: Tensor, rows: range, matrix: int = 0) -> Tensor:
         """Return x W[rows]ᵀ, (k, rows), of x (k, n)."""
@@ -111,6 +115,22 @@ class Source:
         found = found * std + mean
         places = {row: at for at, row in enumerate(distinct)}
         return found[[places[row] for row in ids]] if len(distinct) < len(ids) else found
+
+    def need(self, rows: range, matrix: int, why: str) -> None:
+        """Ask for the room of what isn't real yet of W[rows].
+
+        Raises:
+            RunError: it doesn't fit.
+        """
+        parts = self._parts.get(matrix, [])
+        real = sum(len(range(max(rows.start, p.start), min(rows.stop, p.stop))) for p in parts if p.matrix.real)
+        if real < len(rows):
+            self._take((len(rows) - real) * self.n * self.normals.dtype.itemsize, why, True)
+
+    def _take(self, size: int, why: str, needed: bool) -> bool:
+        allowed = self.allow(self.name, size, why, needed)
+        self._made += size if allowed else 0
+        return allowed
 
     def entries(self, rows: range, matrix: int = 0) -> Tensor:
         """Return W[rows], (rows, n): made real."""
@@ -164,7 +184,7 @@ class Source:
                 parts.append(part)
             if asked and part.matrix.worn(side, asked):
                 size = (part.stop - part.start) * self.n * self.normals.dtype.itemsize
-                if self.allow(self.name, size, "it meets more vectors than half its width", False):
+                if self._take(size, "it meets more vectors than half its width", False):
                     part.matrix.entries()
             end = min(part.stop, rows.stop)
             yield part, slice(at - part.start, end - part.start)
@@ -204,8 +224,9 @@ class Source:
         if len(self.law.pieces) == 1:
             return self.law.pieces[0].std, self.law.pieces[0].centre
         found = [next(piece for piece in self.law.pieces if piece.start <= row < piece.stop) for row in rows]
-        std, mean = ([[getattr(piece, name)] for piece in found] for name in ("std", "centre"))
-        return torch.tensor(std, dtype=self.normals.dtype), torch.tensor(mean, dtype=self.normals.dtype)
+        columns = ([getattr(piece, name) for piece in found] for name in ("std", "centre"))
+        std, mean = (torch.tensor(values, dtype=self.normals.dtype).view(-1, 1) for values in columns)
+        return std, mean
 
 
 def _any(value: Tensor | float) -> bool:

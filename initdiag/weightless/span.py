@@ -7,6 +7,7 @@ V Vᵀ, in float64 (CholeskyQR); where that is singular (equal tokens), its eige
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -24,6 +25,10 @@ def version(tensor: Tensor) -> int | None:
 
 class OverwrittenError(Exception):
     """Vectors that a basis stands on were written to since: their basis is lost."""
+
+
+class NotFiniteError(Exception):
+    """Vectors with a NaN or an infinity have no basis."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +66,15 @@ class Bases:
     """
 
     copied: bool = False
-    _met: list[tuple[Tensor, Block, Tensor]] = field(default_factory=list)
+    _met: list[tuple[Tensor, int | None, Block, Tensor]] = field(default_factory=list)
 
     def of(self, x: Tensor) -> tuple[Block, Tensor]:
         """Return what `orthonormal` does."""
-        for met, block, factor in self._met:
-            if _same_numbers(met, x) and block.version == version(block.vectors):
+        for met, at, block, factor in self._met:
+            if at is not None and _same_numbers(met, x) and at == version(x):
                 return block, factor
-        block, factor = orthonormal(x.clone() if self.copied else x.detach())
-        self._met = [*self._met[-1:], (x.detach(), block, factor)]
+        block, factor = orthonormal(x.clone() if self.copied or x.is_inference() else x.detach())
+        self._met = [*self._met[-1:], (x.detach(), version(x), block, factor)]
         return block, factor
 
     def forget(self) -> None:
@@ -113,7 +118,7 @@ class Span:
         rest = x - self.combine(old)
         again = self.along(rest)  # once more: what the first projection left of the old directions is rounding
         rest = rest - self.combine(again)
-        block, new = orthonormal(rest, float(x.square().sum(1).max()))
+        block, new = orthonormal(rest, x.double().square().sum(1))
         return old + again, new, self._grown(block)
 
     def _grown(self, block: Block) -> Block | None:
@@ -123,34 +128,60 @@ class Span:
         return block
 
 
-def orthonormal(x: Tensor, longest: float | None = None) -> tuple[Block, Tensor]:
-    """Factor x (k, n) = L Q: returns the block of Q (r, n), and L (k, r), which is lower triangular where r = k.
+def orthonormal(x: Tensor, squares: Tensor | None = None) -> tuple[Block, Tensor]:
+    """Factor x (k, n) = L Q: returns the block of Q (r, n), and L (k, r).
+
+    Rows are measured by their own length: a short one beside a long one is no rounding.
 
     Args:
-        longest: the square of a length beside which what is left of x may be rounding; default: its longest row's.
+        squares: (k,) squared lengths beside which what is left of x may be rounding; default: those of x.
+
+    Raises:
+        NotFiniteError: x has a NaN or an infinity.
     """
-    gram = _gram(x)
-    longest = max(float(gram.diagonal().max()), 0.0) if longest is None else longest
-    floor = max((NOISE * torch.finfo(x.dtype).eps) ** 2, len(x) * NOISE * torch.finfo(torch.float64).eps) * longest
-    factor, failed = torch.linalg.cholesky_ex(gram)
-    smallest = float(factor.diagonal().min()) ** 2 if not int(failed) else 0.0
-    if smallest < WELL * longest:
-        gram = x.double() @ x.double().T
-        factor, failed = torch.linalg.cholesky_ex(gram)
-        smallest = float(factor.diagonal().min()) ** 2 if not int(failed) else 0.0
-    if smallest > floor and smallest > 0:
-        one = torch.eye(len(x), dtype=torch.float64)
-        transform = torch.linalg.solve_triangular(factor, one, upper=False)
-        return Block(x, transform.to(x.dtype), version(x)), factor.to(x.dtype)
+    gram, lengths = _normalized(_gram(x), squares)
+    factor, smallest = _cholesky(gram)
+    if smallest >= WELL:
+        transform = torch.linalg.solve_triangular(factor, torch.diag(1 / lengths), upper=False)
+        return Block(x, transform.to(x.dtype), version(x)), (lengths.unsqueeze(1) * factor).to(x.dtype)
+    return _written_out(x, squares)
+
+
+def _written_out(x: Tensor, squares: Tensor | None) -> tuple[Block, Tensor]:
+    """The same of nearly dependent rows: T·V would lose digits by cancellation, so that Q itself is kept, refined once.
+
+    Raises:
+        NotFiniteError: x has a NaN or an infinity.
+    """
+    wide = x.double()
+    gram, lengths = _normalized(wide @ wide.T, squares)
+    if not bool(gram.isfinite().all()):
+        raise NotFiniteError
+    floor = max((NOISE * torch.finfo(x.dtype).eps) ** 2, len(x) * NOISE * torch.finfo(torch.float64).eps)
     values, vectors = torch.linalg.eigh(gram)
     kept = values > floor
-    lengths, vectors = values[kept].sqrt(), vectors[:, kept]
-    return Block(x, (vectors / lengths).T.to(x.dtype), version(x)), (vectors * lengths).to(x.dtype)
+    q = (((vectors[:, kept] / values[kept].sqrt()).T / lengths) @ wide).to(x.dtype)
+    q = torch.linalg.solve_triangular(torch.linalg.cholesky(_gram(q)).to(x.dtype), q, upper=False)
+    return Block(q, torch.eye(len(q), dtype=x.dtype), version(q)), x @ q.T
+
+
+def _normalized(gram: Tensor, squares: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return the Gram matrix of rows of length 1, and their lengths; 1 stands for that of a row of zeros."""
+    lengths = (gram.diagonal() if squares is None else squares).sqrt()
+    lengths = torch.where(lengths > 0, lengths, torch.ones_like(lengths))
+    return gram / lengths / lengths.unsqueeze(1), lengths
+
+
+def _cholesky(gram: Tensor) -> tuple[Tensor, float]:
+    """Return the factor and its smallest pivot, 0 where there is none."""
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    smallest = 0.0 if int(failed) else float(factor.diagonal().min()) ** 2
+    return factor, smallest if math.isfinite(smallest) else 0.0
 
 
 def _same_numbers(one: Tensor, two: Tensor) -> bool:
     same = one.data_ptr() == two.data_ptr() and one.dtype == two.dtype
-    return same and one.shape == two.shape and one.stride() == two.stride() and version(one) == version(two)
+    return same and one.shape == two.shape and one.stride() == two.stride()
 
 
 def _gram(x: Tensor) -> Tensor:

@@ -151,6 +151,7 @@ def test_blocks_that_share(how: str) -> None:
     torch.manual_seed(0)
     whole = without_entries(Model(blocks))
     if how == "twice":
+
         def twice(ids: Tensor) -> Tensor:
             x = embedding(ids, whole.embed.weight)
             for layer in (*whole.layers, *whole.layers):  # type: ignore[misc]
@@ -208,7 +209,8 @@ def test_a_block_that_writes_into_its_input() -> None:
 
     whole = without_entries(Model([Writes(), Writes()]), copied=True)
     whole.forward = lambda ids: linear(  # type: ignore[method-assign, assignment]
-        whole.layers[1](whole.layers[0](embedding(ids, whole.embed.weight) * 1)), whole.embed.weight  # type: ignore
+        whole.layers[1](whole.layers[0](embedding(ids, whole.embed.weight) * 1)),
+        whole.embed.weight,  # type: ignore
     )
     try:
         logits, gradients = run(whole)
@@ -258,7 +260,7 @@ def test_nothing_is_left_behind(failing: str | None) -> None:
 
 
 def test_a_product_of_activations_in_a_block_that_looks_like_a_gradient() -> None:
-    """Eight tokens by W is the shape of a small weight: the forward that a backward runs again must not keep it thin."""
+    """Eight tokens by W is the shape of a weight: a forward that a backward runs again must not keep it thin."""
 
     class Narrow(Block):
         def __init__(self) -> None:
@@ -293,9 +295,7 @@ def run_used(of: nn.Module) -> tuple[Tensor, dict[str, Tensor]]:
     parameters = {name: p for name, p in of.named_parameters() if not any(s in name for s in ("norm", "up", "down"))}
     logits = of(IDS)
     with thin_products(parameters.values()):
-        found = torch.autograd.grad(
-            cross_entropy(logits.flatten(0, 1), IDS.flatten()), list(parameters.values())
-        )
+        found = torch.autograd.grad(cross_entropy(logits.flatten(0, 1), IDS.flatten()), list(parameters.values()))
     written = [g.value.entries() if isinstance(g, Lazy) and isinstance(g.value, Gradient) else g for g in found]
     return logits.detach(), dict(zip(parameters, written, strict=True))
 

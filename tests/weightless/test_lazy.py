@@ -1,4 +1,4 @@
-"""Torch code on parameters without entries gives what it gives on a parameter of the same entries, found out afterwards."""
+"""Torch code on a parameter without entries gives what it gives on its entries, which are found out afterwards."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ MATRIX: dict[str, Callable[[Tensor], Tensor]] = {
     "part of columns, turned": lambda w: Y @ w[:, 1:14],
     "a corner": lambda w: F.linear(X[:, 4:9], w[3:20, 4:9]),
     "chunk": lambda w: F.linear(X, w.chunk(3)[1]),
-    "split": lambda w: sum(p.sum() for p in (F.linear(X, part) for part in w.split([20, 12, 8]))),  # type: ignore[misc]
+    "split": lambda w: torch.cat([F.linear(X, part) for part in w.split([20, 12, 8])], -1),
     "split columns": lambda w: F.linear(X[:, 10:20], w.split(10, 1)[1]),
     "unbind": lambda w: F.linear(X, w.view(4, 10, 30).unbind(0)[2]),
     "heads, one by one": lambda w: torch.stack([F.linear(X, part) for part in w.view(4, 10, 30)]),
@@ -234,7 +234,7 @@ def test_no_room_for_entries() -> None:
         lambda w: w[3].fill_(0),
         lambda w: w.copy_(DELTA),
         lambda w: w.__setitem__(3, 0.0),
-        lambda w: torch.nn.init.normal_(w),
+        torch.nn.init.normal_,
         lambda w: torch.mul(DELTA, 2, out=w),
         lambda w: F.embedding(IDS, w, max_norm=1.0),
     ],

@@ -1,4 +1,4 @@
-"""Parameters of many matrices, laws of pieces, rows that are looked up, and parts of rows that are asked by themselves."""
+"""Parameters of many matrices: laws of pieces, looked-up rows, and parts of rows that are asked by themselves."""
 
 from __future__ import annotations
 
