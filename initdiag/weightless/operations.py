@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from initdiag.errors import RunError
-from initdiag.weightless import gradients, products
+from initdiag.weightless import gradients, products, rows
 from initdiag.weightless.factors import Gradient
 from initdiag.weightless.joined import Joined, Weight, concatenated, flattened, reshaped
 from initdiag.weightless.lazy import Lazy
@@ -160,9 +160,9 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "_grouped_mm": products.grouped_mm,
     "convolution": products.convolution,
     "convolution_backward": products.convolution_backward,
-    "embedding": products.embedding,
-    "index_select": products.index_select,
-    "index": products.index,
+    "embedding": rows.embedding,
+    "index_select": rows.index_select,
+    "index": rows.index,
     "select_backward": gradients.select_backward,
     "slice_backward": gradients.slice_backward,
     "cat": _cat,
@@ -198,7 +198,7 @@ def _on_entries(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 def _real(tensor: Lazy, why: str) -> Tensor:
     value = tensor.value
-    entries = value.entries() if isinstance(value, Gradient) else products.entries(value, why)
+    entries = value.entries() if isinstance(value, Gradient) else rows.entries(value, why)
     return entries.to(tensor.dtype)
 
 

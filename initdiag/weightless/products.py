@@ -1,17 +1,17 @@
-"""Products of real tensors with weights that have no entries, and the rows and entries of such weights."""
+"""Products of real tensors with weights that have no entries."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from initdiag.weightless.factors import Gradient, Term, gradient
-from initdiag.weightless.joined import Joined, Weight, picked
+from initdiag.weightless.joined import Joined, Weight
 from initdiag.weightless.lazy import Lazy
-from initdiag.weightless.located import Located, located
+from initdiag.weightless.located import located
+from initdiag.weightless.rows import gathered
 
 
 def times(x: Tensor, weight: Weight, layout: Tensor, plus: Tensor | None) -> Tensor:
@@ -20,8 +20,8 @@ def times(x: Tensor, weight: Weight, layout: Tensor, plus: Tensor | None) -> Ten
     wide = x.to(source.normals.dtype)
     place = located(layout, source.m, source.n)
     if place is None:
-        gathered = _gathered(weight, layout, "a product with a view across its rows") * weight.scale
-        return wide @ (gathered if plus is None else gathered + plus)
+        whole_view = gathered(weight, layout, "a product with a view across its rows") * weight.scale
+        return wide @ (whole_view if plus is None else whole_view + plus)
     rows = range(place.rows.start, place.rows.stop)
     whole = slice(place.columns.start, place.columns.stop, place.columns.step)
     if place.transposed:
@@ -183,7 +183,7 @@ def _pointwise(weight: Tensor, settings: tuple[Any, ...]) -> bool:
     return narrow and not transposed and groups == 1
 
 
-def convolution_backward(upper: Tensor, x: Tensor, weight: Tensor, bias: Any, *settings: Any) -> Any:
+def convolution_backward(upper: Tensor, x: Tensor, weight: Tensor, _: Any, *settings: Any) -> Any:
     """The gradients of input, weight and bias of a convolution of width 1."""
     if not (_one_weight(upper, weight) and isinstance(weight, Lazy) and _pointwise(weight, settings)):
         return NotImplemented
@@ -195,95 +195,3 @@ def convolution_backward(upper: Tensor, x: Tensor, weight: Tensor, bias: Any, *s
     own = Lazy(gradient(tuple(weight.shape[:2]), (Term(rows, x.movedim(1, -1).reshape(len(rows), -1)),)), upper.dtype)
     shaped = own.view(weight.shape) if wanted[1] else None
     return below, shaped, rows.sum(0) if wanted[2] else None
-
-
-def embedding(table: Tensor, ids: Tensor, *_: Any, **__: Any) -> Any:
-    return index_select(table, 0, ids.reshape(-1), shape=ids.shape)
-
-
-def index_select(table: Tensor, dim: int, ids: Tensor, shape: Any = None) -> Any:
-    if dim != 0 or isinstance(ids, Lazy) or not _weight(table) or table.dim() != 2:
-        return NotImplemented
-    found = _rows(table, ids)  # type: ignore[arg-type]
-    return found if found is NotImplemented or shape is None else found.view(*shape, table.shape[1])
-
-
-def index(table: Tensor, places: Any) -> Any:
-    """weight[ids] with one tensor of integers: rows of a table."""
-    ids = places[0]
-    if len(places) != 1 or ids is None or isinstance(ids, Lazy) or ids.dtype.is_floating_point:
-        return NotImplemented
-    if ids.dtype == torch.bool:
-        ids = ids.nonzero()[:, 0] if ids.dim() == 1 else None
-    if ids is None or not isinstance(table, Lazy) or not isinstance(table.value, Weight):
-        return NotImplemented
-    ids = torch.where(ids < 0, ids + len(table), ids)
-    if table.dim() == 3 and ids.dim() == 1:
-        return Lazy(picked(table.value, ids.tolist()), table.dtype)
-    if table.dim() != 2:
-        return NotImplemented
-    return index_select(table, 0, ids.reshape(-1), shape=ids.shape)
-
-
-def _rows(table: Lazy, ids: Tensor) -> Any:
-    value = table.value
-    if not isinstance(value, Weight):
-        return NotImplemented
-    place = located(value.layout, value.source.m, value.source.n)
-    if place is None or place.transposed:
-        return NotImplemented
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < len(table):
-        raise IndexError(f"index out of range in self: {len(table)} rows, ids {int(ids.min())} to {int(ids.max())}")
-    first, step = place.matrix * value.source.m + place.rows.start, place.rows.step
-    found = value.source.look_up([first + step * row for row in ids.tolist()])
-    found = found[:, place.columns.start : place.columns.stop : place.columns.step] * value.scale
-    found = found if value.plus is None else found + value.plus[ids]
-    return found.to(table.dtype)
-
-
-def entries(value: Weight | Joined, why: str) -> Tensor:
-    """Return a view of a weight as a real tensor; a few rows of a table are looked up.
-
-    Raises:
-        RunError: it doesn't fit in memory.
-    """
-    if isinstance(value, Joined):
-        parts = [entries(part, why) for part in value.parts]
-        whole = torch.stack(parts) if value.axis < 0 else torch.cat(parts, dim=value.axis)
-        return whole.view(value.layout.shape)
-    layout, source = value.layout, value.source
-    if layout.dim() == 1:  # one row
-        plus = None if value.plus is None else value.plus.unsqueeze(0)
-        return entries(replace(value, layout=layout.unsqueeze(0), plus=plus), why)[0]
-    place = located(layout, source.m, source.n) if layout.dim() == 2 else None
-    found = _gathered(value, layout, why) if place is None else _located_entries(value, place, why)
-    found = found * value.scale
-    return found if value.plus is None else found + value.plus
-
-
-FEW = 8  # of a matrix's rows, a part that is looked up row by row rather than made real as a whole
-
-
-def _located_entries(value: Weight, place: Located, why: str) -> Tensor:
-    source, columns = value.source, slice(place.columns.start, place.columns.stop, place.columns.step)
-    first = place.matrix * source.m
-    if FEW * len(place.rows) <= source.m:
-        found = source.look_up([first + row for row in place.rows])
-    else:
-        rows = range(place.rows.start, place.rows.stop)
-        source.need(rows, place.matrix, why)
-        found = source.entries(rows, place.matrix)[:: place.rows.step]
-    found = found[:, columns]
-    return found.t() if place.transposed else found
-
-
-def _gathered(value: Weight, layout: Tensor, why: str) -> Tensor:
-    """Entries of any view: made real as a whole, then viewed."""
-    source = value.source
-    matrices = 1
-    for size in source.shape[:-2]:
-        matrices *= size
-    for at in range(matrices):
-        source.need(range(source.m), at, why)
-    whole = torch.stack([source.entries(range(source.m), at) for at in range(matrices)])
-    return whole.as_strided(layout.shape, layout.stride(), layout.storage_offset())
