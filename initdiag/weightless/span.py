@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-STEP = 2**11  # entries of a row that are multiplied in the vectors' own precision before float64 takes over
+STEP = 2**13  # entries of a row that are multiplied in the vectors' own precision before float64 takes over
 WELL = 1e-4  # of pivot over length, squared, below which the Gram matrix is worth the price of float64 throughout
 NOISE = 64  # roundings: a direction that is no longer than this part of the longest vector is rounding, not a direction
 
