@@ -8,7 +8,6 @@ from initdiag.errors import RunError
 from initdiag.memory import available
 
 SHARE = 0.5  # of the memory that is free at the start; activations need the rest
-NOTED = 2**16  # bytes, below which nobody wants to know: single rows
 UNKNOWN = 2**32  # bytes, where the system doesn't tell
 
 
@@ -33,8 +32,7 @@ class Budget:
                 )
             return False
         self.left -= size
-        if size >= NOTED:
-            self.made.setdefault(name, why)
+        self.made.setdefault(name, why)
         return True
 
 

@@ -23,6 +23,9 @@ from initdiag.weightless.span import Bases
 Allow = Callable[[str, int, str, bool], bool]  # see Source
 
 
+FEW = 4  # rows that may be real without a word: one logit's, by which the head is known
+
+
 @dataclass
 class Part:
     """Rows start … stop − 1 of one matrix."""
@@ -183,8 +186,9 @@ class Source:
                 part = self._new_part(matrix, at, min(stop, rows.stop))
                 parts.append(part)
             if asked and part.matrix.worn(side, asked):
-                size = (part.stop - part.start) * self.n * self.normals.dtype.itemsize
-                if self._take(size, "it meets more vectors than half its width", False):
+                height = part.stop - part.start
+                size = height * self.n * self.normals.dtype.itemsize
+                if height <= FEW or self._take(size, "it meets more vectors than half its width", False):
                     part.matrix.entries()
             end = min(part.stop, rows.stop)
             yield part, slice(at - part.start, end - part.start)

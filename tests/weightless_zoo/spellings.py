@@ -1,4 +1,4 @@
-"""One small GPT in the many ways in which weights are spelled: tied heads, joined projections, einsum, experts, hooks."""
+"""One small GPT in the ways in which weights are spelled: tied heads, joined projections, einsum, experts."""
 
 from __future__ import annotations
 

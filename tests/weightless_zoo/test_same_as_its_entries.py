@@ -27,7 +27,7 @@ from initdiag.tokens.batch import from_windows
 from initdiag.weightless.budget import Budget
 from initdiag.weightless.lazy import is_lazy
 from tests.weightless_zoo.spellings import SPELLINGS
-from tests.zoo.causal_lms import ROWS, V
+from tests.zoo.causal_lms import ROWS
 from tests.zoo.hand_written_zoo import ZOO
 
 torch.set_num_threads(1)
@@ -38,7 +38,9 @@ SAME_NUMBER = {"float64": 1e-6, "float32": 1e-3}  # relative: rounding of chains
 ZERO = 1e-6  # of the largest gradient: what is zero but for rounding, such as a key's bias
 
 CLASSES = "gpt2 llama mixtral falcon bloom gemma2 cohere deepseek_v3 gpt_oss phi opt neox albert".split()
-HAND_WRITTEN = "FromScratchStyle HeadsInAListStyle Checkpointed SharedLayers Experts TorchAttention ConvolutionMlp".split()
+HAND_WRITTEN = (
+    "FromScratchStyle HeadsInAListStyle Checkpointed SharedLayers Experts TorchAttention ConvolutionMlp".split()
+)
 MODELS: dict[str, Callable[[], nn.Module]] = {
     **{row.name: (lambda row=row: _from_config(row)) for row in ROWS if row.name in CLASSES},  # type: ignore[misc]
     **{kind.__name__: kind for kind in ZOO if kind.__name__ in HAND_WRITTEN},
