@@ -19,6 +19,7 @@ from initdiag.weightless.law import Law
 
 LARGE = 2**18  # entries: 1 MiB in float32, from where a product with a few hundred vectors is cheaper drawn than formed
 ROOM = 2**26  # entries of large tensors that may be real, all together, where something else is computed from them
+LAWLESS = 2**26  # entries of parameters that may be real because what they are drawn from has no name
 _TRIES = 4  # what is real on one try may ask for more on the next: a table, then what is computed from it
 
 
@@ -62,7 +63,10 @@ def build_lean(build: Callable[[], nn.Module], large: int = LARGE) -> Lean:
         else:
             tables = real | _sources(recorder, _tables(module, recorder))
             needed = tables | _sources(recorder, _small(module, large))
-            if needed == real or (needed != tables and _entries(recorder, needed - tables) > ROOM):
+            if needed != tables and _entries(recorder, needed - tables) > ROOM:
+                break
+            needed = _with_lawless(module, recorder, needed)
+            if needed == real:
                 break
         real = needed
     _lighten(module, recorder)
@@ -120,6 +124,17 @@ def _tables(module: nn.Module, recorder: LeanRecorder) -> Iterator[Tensor]:
     for parameter in module.parameters():
         if parameter.is_meta and not parameter.requires_grad and not isinstance(_law(parameter, recorder), Law):
             yield parameter
+
+
+def _with_lawless(module: nn.Module, recorder: LeanRecorder, needed: frozenset[int]) -> frozenset[int]:
+    """Add the large parameters without a law (orthogonal ones, say), the smallest first, while LAWLESS allows."""
+    room = LAWLESS
+    found = [one for one in module.parameters() if one.is_meta and not isinstance(_law(one, recorder), Law)]
+    for parameter in sorted(found, key=Tensor.numel):
+        more = recorder.sources(parameter) - needed
+        if more and (size := _entries(recorder, more)) <= room:
+            needed, room = needed | more, room - size
+    return needed
 
 
 def _small(module: nn.Module, large: int) -> Iterator[Tensor]:

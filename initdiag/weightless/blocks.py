@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import _disable_current_modes
 
+from initdiag.errors import InitdiagError
 from initdiag.weightless.lazy import is_lazy, source_of
 from initdiag.weightless.source import Source
+from initdiag.weightless.span import version
 
 
-class AskedAgainError(Exception):
+class AskedAgainError(InitdiagError):
     """A block ran twice in one forward, or not as before: its answers may not be forgotten."""
 
 
@@ -117,8 +119,14 @@ class _Scope:
             if not torch.is_grad_enabled():
                 result = forward(*args, **kwargs)
             else:
-                state = torch.get_rng_state()
-                saved = _Saved(lambda: self._again(own, forward, args, kwargs, state))
+                state, versions = torch.get_rng_state(), _versions((args, kwargs))
+
+                def again() -> list[Tensor]:
+                    if _versions((args, kwargs)) != versions:  # it wrote into what entered it
+                        raise AskedAgainError
+                    return self._again(own, forward, args, kwargs, state)
+
+                saved = _Saved(again)
                 with saved_tensors_hooks(saved.pack, saved.unpack):
                     result = forward(*args, **kwargs)
             _forget(own)
@@ -185,6 +193,15 @@ def _cut_off(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _cut_off(item) for key, item in value.items()}
     return type(value)(_cut_off(item) for item in value) if type(value) in (list, tuple) else value
+
+
+def _versions(value: Any) -> list[int | None]:
+    """How often the tensors among a block's arguments were written to."""
+    if isinstance(value, Tensor):
+        return [version(value)]
+    if isinstance(value, dict):
+        return [count for item in value.values() for count in _versions(item)]
+    return [count for item in value for count in _versions(item)] if type(value) in (list, tuple) else []
 
 
 def _forget(sources: Sequence[Source]) -> None:

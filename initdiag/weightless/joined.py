@@ -64,8 +64,12 @@ def concatenated(tensors: Sequence[Weight], dim: int) -> Joined:
 
 def picked(weight: Weight, ids: Sequence[int]) -> Joined:
     """The matrices of a stack (E, p, q) by their numbers: (S, p, q)."""
-    parts = tuple(weight.viewed(torch.select, 0, at) for at in ids)
-    return Joined(parts, -1, torch.empty((len(parts), *weight.layout.shape[1:]), device="meta"))
+    return stack_of([weight.viewed(torch.select, 0, at) for at in ids])
+
+
+def stack_of(parts: Sequence[Weight]) -> Joined:
+    """Matrices of one shape as a stack (S, p, q)."""
+    return Joined(tuple(parts), -1, torch.empty((len(parts), *parts[0].layout.shape), device="meta"))
 
 
 def flattened(weight: Weight, shape: Sequence[int]) -> Joined | None:

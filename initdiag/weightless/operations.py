@@ -17,7 +17,7 @@ from torch import Tensor
 from initdiag.errors import RunError
 from initdiag.weightless import gradients, products, rows
 from initdiag.weightless.factors import Gradient
-from initdiag.weightless.joined import Joined, Weight, concatenated, flattened, reshaped
+from initdiag.weightless.joined import Joined, Weight, concatenated, flattened, reshaped, stack_of
 from initdiag.weightless.lazy import Lazy
 
 SAME = frozenset(("clone", "_to_copy", "detach", "alias", "contiguous", "lift_fresh"))
@@ -137,6 +137,14 @@ def _cat(tensors: Any, dim: int = 0) -> Any:
     return gradients.cat(tensors, dim)
 
 
+def _stack(tensors: Any, dim: int = 0) -> Any:
+    values = [tensor.value if isinstance(tensor, Lazy) else None for tensor in tensors]
+    weights = [value for value in values if isinstance(value, Weight) and value.layout.dim() == 2]
+    if dim or len(weights) < len(values):
+        return NotImplemented
+    return Lazy(stack_of(weights), tensors[0].dtype)
+
+
 def _number(value: Any) -> float | None:
     if isinstance(value, Lazy):
         return None
@@ -166,6 +174,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "select_backward": gradients.select_backward,
     "slice_backward": gradients.slice_backward,
     "cat": _cat,
+    "stack": _stack,
     "sum": gradients.summed,
     "index_put": gradients.index_put,
 }

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from initdiag.errors import InitdiagError
+
 STEP = 2**13  # entries of a row that are multiplied in the vectors' own precision before float64 takes over
 WELL = 1e-4  # of pivot over length, squared, below which the Gram matrix is worth the price of float64 throughout
 NOISE = 64  # roundings: a direction that is no longer than this part of the longest vector is rounding, not a direction
@@ -23,11 +25,11 @@ def version(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-class OverwrittenError(Exception):
+class OverwrittenError(InitdiagError):
     """Vectors that a basis stands on were written to since: their basis is lost."""
 
 
-class NotFiniteError(Exception):
+class NotFiniteError(InitdiagError):
     """Vectors with a NaN or an infinity have no basis."""
 
 
@@ -73,8 +75,9 @@ class Bases:
         for met, at, block, factor in self._met:
             if at is not None and _same_numbers(met, x) and at == version(x):
                 return block, factor
-        block, factor = orthonormal(x.clone() if self.copied or x.is_inference() else x.detach())
-        self._met = [*self._met[-1:], (x.detach(), version(x), block, factor)]
+        # x itself: below autograd, what detach() returns has a version of its own
+        block, factor = orthonormal(x.clone() if self.copied or x.is_inference() else x)
+        self._met = [*self._met[-1:], (x, version(x), block, factor)]
         return block, factor
 
     def forget(self) -> None:

@@ -192,7 +192,10 @@ def test_a_law_covers_every_row_once() -> None:
         (empty, lambda m: setattr(m.weight, "data", torch.linalg.qr(torch.randn(ROWS, COLUMNS))[0]), "qr"),
     ],
 )
-def test_unrecorded(make: Callable[[], Tensor], then: Callable[[Any], object], why: str) -> None:
+def test_unrecorded(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Tensor], then: Callable[[Any], object], why: str
+) -> None:
+    monkeypatch.setattr("initdiag.subjects.lean.LAWLESS", 0)
     found = lean(make, then)
     assert [name for name, _ in found.unrecorded] == ["weight"] and why in found.unrecorded[0][1], found.unrecorded
     assert found.laws == {} and found.module.weight.is_meta
@@ -426,11 +429,16 @@ def copied_experts(module: Any) -> None:
         (lambda: torch.randn(4, 20)[None].expand(3, 4, 20).contiguous() * 0.5, id),
     ],
 )
-def test_one_draw_several_times_is_no_law(make: Callable[[], Tensor], then: Callable[[Any], object]) -> None:
+def test_one_draw_several_times_is_no_law(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], Tensor], then: Callable[[Any], object]
+) -> None:
+    monkeypatch.setattr("initdiag.subjects.lean.LAWLESS", 0)
     assert lean(make, then).unrecorded == (("weight", "the same draw several times"),)
 
 
-def test_parts_of_one_draw_are_no_copies() -> None:
+def test_parts_of_one_draw_are_no_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("initdiag.subjects.lean.LAWLESS", 0)
+
     def build() -> nn.Module:
         packed, module = torch.randn(30, 10), nn.Module()
         module.query, module.key = (nn.Parameter(part.clone() * 0.5) for part in packed[:20].chunk(2))
