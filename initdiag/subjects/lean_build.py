@@ -27,6 +27,7 @@ _ELEMENTWISE = ("mul", "div", "add", "sub", "rsub", "neg", "normal")
 _READERS = tuple(getattr(torch.Tensor, name) for name in ("numpy", "tolist", "__array__"))
 _DEVICE: Any = torch.Tensor.device.__get__
 _IS_META: Any = torch.Tensor.is_meta.__get__  # type: ignore[attr-defined]
+_SET_DATA: Any = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 _NONE: frozenset[int] = frozenset()
 
 
@@ -155,6 +156,10 @@ class _LeanQuestions(MetaQuestions):
         if func in _READERS and args[0].is_meta:
             recorder = self._recorder
             raise NoEntriesError(func.__name__, recorder.sources(args[0]) if isinstance(recorder, LeanRecorder) else ())
+        if func == _SET_DATA and args[0].is_meta is not args[1].is_meta:  # either both are real, or none is
+            recorder = self._recorder
+            known = [recorder.sources(one) for one in args] if isinstance(recorder, LeanRecorder) else []
+            raise NoEntriesError(".data =", frozenset().union(*known))
         return func(*args, **(kwargs or {}))
 
 
