@@ -12,6 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from initdiag.weightless.span import GRAMS
+
+FITS = 1e-25  # a squared length from which the squares of float32 don't vanish
+
 
 @dataclass(frozen=True)
 class Term:
@@ -66,8 +70,10 @@ class Gradient:
             by_matrix.setdefault(term.matrix, []).append(term)
         squares = []
         for terms in by_matrix.values():
-            scales = [_largest(term) for term in terms]
-            if not all(map(math.isfinite, scales)):
+            if len(terms) == 1 and (square := _square(terms[0])) is not None:
+                squares.append(square)
+                continue
+            if not all(math.isfinite(_largest(term)) for term in terms):
                 return math.nan
             pairs = [(one, two) for at, one in enumerate(terms) for two in terms[: at + 1]]
             squares += [_inner(one, two) * (1 if one is two else 2) for one, two in pairs]
@@ -102,6 +108,15 @@ def gradient(shape: tuple[int, ...], terms: tuple[Term, ...]) -> Gradient:
     """Return the gradient of a tensor of shape (m, n) or (…, m, n)."""
     layout = torch.empty(shape, device="meta")
     return Gradient((math.prod(shape[:-2]), shape[-2], shape[-1]), layout, terms)
+
+
+def _square(term: Term) -> float | None:
+    """‖term‖² from the Gram matrices that its products left behind; None where float32 doesn't hold the squares."""
+    if term.ids:
+        return None
+    left, right = GRAMS.of(term.left), GRAMS.of(term.right)
+    fit = all(FITS < float(one.diagonal().max()) < 1 / FITS for one in (left, right))
+    return float((left * right).sum()) if fit else None
 
 
 def _inner(one: Term, two: Term) -> float:

@@ -17,6 +17,7 @@ from initdiag.errors import InitdiagError
 
 STEP = 2**13  # entries of a row that are multiplied in the vectors' own precision before float64 takes over
 WELL = 1e-4  # of pivot over length, squared, below which the Gram matrix is worth the price of float64 throughout
+MET = 5  # Gram matrices that are remembered besides the last: those of one MLP's inputs and gradients
 NOISE = 64  # roundings: a direction that is no longer than this part of the longest vector is rounding, not a direction
 
 
@@ -61,6 +62,28 @@ class Block:
 
 
 @dataclass
+class Grams:
+    """Gram matrices of the vectors that were met last: a basis, and the norm of a gradient, need the same ones."""
+
+    _met: list[tuple[Tensor, int | None, Tensor]] = field(default_factory=list)
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return x xᵀ, (k, k), in float64, of products in the precision of x."""
+        for met, at, known in self._met:
+            if at is not None and _same_numbers(met, x) and at == version(x):
+                return known
+        found = _gram(x)
+        self._met = [*self._met[-MET:], (x, version(x), found)]
+        return found
+
+    def forget(self) -> None:
+        self._met.clear()
+
+
+GRAMS = Grams()  # of the run that is going on; forgotten with its answers
+
+
+@dataclass
 class Bases:
     """Bases of the vectors that were met last: queries, keys and values ask with the same ones.
 
@@ -82,6 +105,7 @@ class Bases:
 
     def forget(self) -> None:
         self._met.clear()
+        GRAMS.forget()
 
 
 @dataclass
@@ -142,7 +166,7 @@ def orthonormal(x: Tensor, squares: Tensor | None = None) -> tuple[Block, Tensor
     Raises:
         NotFiniteError: x has a NaN or an infinity.
     """
-    gram, lengths = _normalized(_gram(x), squares)
+    gram, lengths = _normalized(GRAMS.of(x), squares)
     factor, smallest = _cholesky(gram)
     if smallest >= WELL:
         transform = torch.linalg.solve_triangular(factor, torch.diag(1 / lengths), upper=False)

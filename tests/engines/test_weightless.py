@@ -23,6 +23,7 @@ from initdiag.errors import RunError, UsageError
 from initdiag.measure import Measurements
 from initdiag.report import Report, Run
 from initdiag.report.document import document
+from initdiag.subjects import lean
 from initdiag.weightless.budget import Budget
 from tests.sampling import assert_near, assert_relative
 
@@ -482,8 +483,9 @@ def test_small_parameters_of_another_class_are_as_they_were_built() -> None:
     assert next(one.mean for one in seen.parameters if one.name == "norm.bias") == 0.5
 
 
-def test_a_scheme_draws_what_could_not_be_recorded_also_in_shared_blocks() -> None:
+def test_a_scheme_draws_what_could_not_be_recorded_also_in_shared_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The forward that shows the roles runs twice then."""
+    monkeypatch.setattr(lean, "LAWLESS", 0)
 
     def build() -> nn.Module:
         module = Shared()
@@ -495,6 +497,30 @@ def test_a_scheme_draws_what_could_not_be_recorded_also_in_shared_blocks() -> No
     found = run(build, scheme="scaled")
     assert found.notes is not None and found.notes.parameters == 2 * 4 + 2
     assert next(one.std for one in found.measured.parameters if one.name == "h.0.up.weight") == 0.02
+
+
+def test_orthogonal_matrices_are_real_and_orthogonal() -> None:
+    """Outputs of an orthogonal square matrix are as long as its inputs: the branch has their variance exactly."""
+
+    class Orthogonal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.wte = nn.Embedding(VOCAB, WIDTH)
+            self.h = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+            for layer in self.h:
+                nn.init.orthogonal_(layer.weight)
+            self.head = nn.Linear(WIDTH, VOCAB, bias=False)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = e = self.wte(ids)
+            for layer in self.h:
+                x = x + layer(e)
+            return self.head(x)
+
+    found = run(Orthogonal)
+    assert found.notes is not None and found.notes.parameters == 2  # table and head
+    for branch in found.measured.residual.branches:  # up to the mean of all outputs, of (T·d)^-1 of the variance
+        assert branch.branch_variance == pytest.approx(found.measured.residual.embedding_variance, rel=2e-3)
 
 
 # --- what it leaves as it was
