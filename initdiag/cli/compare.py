@@ -64,7 +64,7 @@ def compare(
             text=text,
             tokens=tokens,
             tokenizer=tokenizer,
-            settings=Settings(device, dtype, threads, engine),
+            settings=Settings(device, dtype, threads, engine, own_process=True),
             kwargs=arguments,
             vocab_size=vocab_size,
             causal=False if bidirectional else None,

@@ -49,7 +49,7 @@ def plan(
             scheme=scheme,
             seed=seed,
             overrides=set_ or (),
-            settings=Settings(device, dtype, threads, engine),
+            settings=Settings(device, dtype, threads, engine, own_process=True),
             kwargs=arguments,
             vocab_size=vocab_size,
             trust_remote_code=trust_remote_code,

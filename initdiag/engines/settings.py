@@ -18,6 +18,7 @@ class Settings:
 
     engine: "dense" draws all weights, "weightless" answers products without them, "auto" is dense where the weights
     fit and cost no more; None is auto, and says why only where it isn't dense.
+    own_process: this process runs nothing else of torch's, and may do without DTensor, which takes a second to import.
 
     Raises:
         UsageError: an unknown device, dtype or engine.
@@ -27,6 +28,7 @@ class Settings:
     dtype: str = "float32"
     threads: int | None = None
     engine: str | None = None
+    own_process: bool = False
 
     def __post_init__(self) -> None:
         require_type("device", self.device, (str,), "a name")

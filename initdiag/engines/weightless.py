@@ -23,6 +23,7 @@ from initdiag.tokens import TokenBatch
 from initdiag.weightless import Law, uniform_law
 from initdiag.weightless.blocks import AskedAgainError, in_blocks
 from initdiag.weightless.budget import Budget, budget
+from initdiag.weightless.first_dispatch import spare_import
 from initdiag.weightless.lazy import lazy_parameter
 from initdiag.weightless.normals import Normals
 from initdiag.weightless.source import Source
@@ -64,6 +65,8 @@ def realize(
     """
     if settings.device not in ("auto", "cpu"):
         raise UsageError(f"--device {settings.device}: the weightless engine runs on cpu; use --engine dense there")
+    if settings.own_process:
+        spare_import()
     dtype = getattr(torch, settings.dtype)
     if subject.module is not None:
         module = subject.module

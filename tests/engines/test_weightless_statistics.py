@@ -5,10 +5,9 @@ entries.
 Compared are mean and spread of every number of `weightless_models.numbers`, and how each pair of them goes together;
 benchmarks/weightless_statistics.py has the permutation test and its table. All together raise a false alarm with
 probability 1e-3 at most (family-wise and exact, whatever the distributions); seeds are fixed, so that what passes stays
-passing. With 64 runs a side a difference in a mean is found nine times in ten from 1.1 standard deviations of that
-number over seeds on: a std 3 % off, or a tied head that forgets the rows that were looked up. Products of a backward
-that forget what the forward has learned take the 96 runs of one model. What 64 runs can't see is compared exactly, by
-test_what_saves_memory_changes_no_number.
+passing. When these were written, "gpt2, tied" found a std 3 % off, a tied head that forgets the rows that were looked
+up, and (with 96 runs, not with 64) a backward that forgets what the forward has learned. What so few runs can't see is
+compared exactly, by test_what_saves_memory_changes_no_number and tests/weightless.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from tests.engines.weightless_models import MODELS, every_matrix_asked, model, s
 
 RUNS = 64
 DEEP = ("gpt2, untied", "llama, untied")  # two blocks, which run one by one; the others have one, for time
+EXACT = tuple(name for name in MODELS if "untied" not in name or "groups" in name)  # each wiring once, for time
 NUMBERS = tuple(f"number {at}" for at in range(30))
 
 
@@ -49,13 +49,13 @@ def test_a_seed_gives_each_engine_its_own_draw_and_again_the_same() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EXACT)
 def test_what_saves_memory_changes_no_number(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A backward that runs blocks again, and takes norms of gradients from their factors, gives what one gives that has
     kept every answer and writes every gradient out.
 
     Both show in no statistic above: how a block's gradients go together with its own forward is too weak for 64 runs,
-    and the product of a tied table's two gradients changes the norm of their sum by 3 % only, in either direction.
+    and the product of a tied table's two gradients changes the norm of their sum by a percent on average.
     """
     of = model(name)
     with every_matrix_asked():

@@ -33,8 +33,8 @@ STD = (
 )
 VOCAB, WIDTH = 128, 48
 SETTINGS = Settings(device="cpu", threads=1)
-# Both sequences begin alike, so that equal vectors are asked. In the first, 17 and 90 take turns: of a tied table, what
-# the head and what the embedding add to the gradient of a row points the same way then, h of 17 both. 8 follows itself.
+# Both sequences begin alike, so that equal vectors are asked. In the first, 17 and 90 take turns: their rows of a tied
+# table get gradients from the head and from the embedding. 8 follows itself.
 BATCH = from_windows(
     [(17, 90, 17, 90, 17, 90, 17), (17, 64, 90, 55, 8, 8, 100)],
     source="random",
