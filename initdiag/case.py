@@ -74,8 +74,8 @@ def load_module(target: Any, request: Request, progress: Progress | None = None)
 
     settings = request.run_settings
     subject = loaded({"weightless": True, "dense": False}.get(settings.engine or ""))
-    if subject.laws and settings.engine != "weightless" and fits(subject, settings):  # by its size alone it was unsure
-        subject = loaded(False)
+    if (subject.laws or subject.unrecorded) and settings.engine != "weightless":  # by its size alone it was unsure
+        subject = loaded(False) if fits(subject, settings, request.scheme is not None) else subject
     return dense.placed(subject, settings)
 
 

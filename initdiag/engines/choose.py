@@ -50,13 +50,19 @@ def choose(subject: Subject, tokens: int, settings: Settings) -> Choice:
     return Choice("dense", f"its weights fit, {gibibytes(size)}, and weightless is no faster" if asked else "")
 
 
-def fits(subject: Subject, settings: Settings) -> bool:
-    """Whether a module that was built without its large parameters might as well be built with them."""
+def fits(subject: Subject, settings: Settings, planned: bool = False) -> bool:
+    """Whether a module that was built without its large parameters might as well be built with them.
+
+    Args:
+        planned: a scheme draws them; else those whose law wasn't seen can only be had by building them.
+    """
     assert subject.module is not None
     shapes = [tuple(parameter.shape) for parameter in subject.module.parameters()]
     size, there = sum(map(math.prod, shapes)) * ITEM[settings.dtype], available("cpu")
+    if there is not None and size > SHARE * there:
+        return False
     dense, weightless = costs(shapes, USUAL)
-    return (there is None or size <= SHARE * there) and weightless + CLOSE >= dense
+    return bool(subject.unrecorded and not planned) or weightless + CLOSE >= dense
 
 
 def costs(shapes: Iterable[tuple[int, ...]], tokens: int) -> tuple[float, float]:

@@ -140,7 +140,7 @@ def _allocate(subject: Subject, settings: Settings) -> nn.Module:
     device, dtype = torch.device(device_named(settings.device)), getattr(torch, settings.dtype)
     planned = {entry.parameter.name: entry.parameter for entry in subject.plan.entries}
     needed = sum(parameter.numel for parameter in planned.values()) * dtype.itemsize
-    instead = "Use a smaller n_layers or d_model, or --dtype bfloat16"
+    instead = "Use --engine weightless, a smaller n_layers or d_model, or --dtype bfloat16"
     require_room(subject.name, needed, settings.dtype, device.type, instead)
     assert subject.build is not None
     with torch.device("meta"):

@@ -24,7 +24,7 @@ from initdiag.weightless import Law, uniform_law
 from initdiag.weightless.blocks import AskedAgainError, in_blocks
 from initdiag.weightless.budget import Budget, budget
 from initdiag.weightless.first_dispatch import spare_import
-from initdiag.weightless.lazy import lazy_parameter
+from initdiag.weightless.lazy import is_lazy, lazy_parameter
 from initdiag.weightless.normals import Normals
 from initdiag.weightless.source import Source
 from initdiag.weightless.span import Bases, OverwrittenError
@@ -85,13 +85,14 @@ def realize(
     for name, parameter in module.named_parameters():
         shape = tuple(parameter.shape)
         law = _law(name, shape, plan, subject.laws)
-        if law is None and guessed and parameter.is_meta:
+        without = parameter.is_meta or is_lazy(parameter)  # lazy: of a run before this one
+        if law is None and guessed and without:
             law = uniform_law(GUESS, _rows(shape))
         if law is not None and is_large(shape, tokens):
             matrix = _without_ones(shape)
             sources[name] = Source(name, matrix, law, normals, room.allow, bases)
             made[id(parameter)] = lazy_parameter(sources[name], shape, dtype, parameter.requires_grad)
-        elif parameter.is_meta or type(parameter) is not nn.Parameter:
+        elif without:
             if law is None:
                 raise RunError(_unknown(subject, name))
             memory = torch.empty(shape, dtype=dtype)
@@ -182,6 +183,6 @@ def _draw(parameters: Sequence[tuple[str, nn.Parameter, Law]], seed: int, thread
 def _unknown(subject: Subject, name: str) -> str:
     why = subject.unrecorded.get(name, "nothing wrote it")
     return (
-        f"{subject.name}: what '{name}' is drawn from could not be recorded ({why}); expected torch.nn.init or the "
-        f"tensor's own methods, for each by itself; else a --scheme, or --engine dense"
+        f"{subject.name}: what '{name}' is drawn from could not be recorded ({why}); expected a draw of its own by "
+        f"torch.nn.init or the tensor's methods, normal, uniform or truncated; else a --scheme, or --engine dense"
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.cells import cell_len
 
 from initdiag.report.facts import Fact, shown, size
+from initdiag.report.header import engines_compared
 from initdiag.report.layout import DEFAULT_WIDTH, GAP, SEVERITY_COLORS, Column, colored, paragraph, table
 from initdiag.report.numbers import number, sparkline, spread
 from initdiag.report.report import Report, Run
@@ -34,6 +35,7 @@ def compared(report: Report, style: Style) -> str:
                     f"{size(first)}; tokens: {first.batch.describe()}",
                     style,
                 ),
+                *(paragraph(line, style) for line in engines_compared(groups)),
             )
         )
     ]

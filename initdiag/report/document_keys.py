@@ -122,6 +122,7 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "zero": "parameters without any at step zero",
         "dead": "those that have none after `steps` steps either",
         "steps": "of SGD, on a copy",
+        "skipped": 'why nothing was trained, else ""',
     },
     "history": {
         "watched": "the building of the module was watched",

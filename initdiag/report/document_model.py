@@ -105,6 +105,7 @@ def gradients(run: Run) -> dict[str, Any] | None:
         "zero": list(measured.zero),
         "dead": list(measured.dead),
         "steps": measured.steps,
+        "skipped": measured.skipped,
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from initdiag.report.facts import size
 from initdiag.report.numbers import abridged, counted, layers
 from initdiag.report.report import Run
@@ -41,6 +43,14 @@ def engine_lines(run: Run) -> tuple[str, ...]:
             reasons.setdefault(why, []).append(name)
         lines += [f"made real, since {why}: {', '.join(without_layers(names))}" for why, names in reasons.items()]
     return tuple(lines)
+
+
+def engines_compared(groups: Mapping[str, Sequence[Run]]) -> tuple[str, ...]:
+    """Return the same of a comparison: what is said of all schemes once, all else with the scheme's name."""
+    said = {scheme: engine_lines(runs[0]) for scheme, runs in groups.items()}
+    common = [line for line in next(iter(said.values()), ()) if all(line in lines for lines in said.values())]
+    own = [f"{scheme}: {line}" for scheme, lines in said.items() for line in lines if line not in common]
+    return (*common, *own)
 
 
 def drawn_by(run: Run) -> str:

@@ -69,4 +69,5 @@ def gradient_ratio(run: Run) -> float:
 
 def dead_tensors(run: Run) -> float:
     """How many parameters never got a gradient."""
-    return len(run.measured.gradients.dead) if run.measured.gradients else math.nan
+    found = run.measured.gradients
+    return len(found.dead) if found and not found.skipped else math.nan

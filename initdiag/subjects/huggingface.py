@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from initdiag.errors import RunError, UsageError, as_typed, printable
+from initdiag.memory import require_room
 from initdiag.subjects.config_fields import config_from, place
 from initdiag.subjects.declared import declared_by, read, text_part
 from initdiag.subjects.frames import failing_line, first_line
@@ -119,6 +120,21 @@ def load_hf(
             raise RunError(f"{shown}: {title} can't be built from it: {first_line(error)} ({where})") from error
 
     return HuggingFace(name, size, declared, build, _is_large(config))
+
+
+def require_fits(found: HuggingFace) -> None:
+    """Count the parameters of a large model, which is built without memory for that.
+
+    Raises:
+        RunError: they don't fit in memory.
+    """
+    import torch
+
+    with torch.device("meta"):
+        needed = sum(parameter.numel() for parameter in found.build().parameters())
+    dtype = torch.get_default_dtype()
+    instead = "Use --engine weightless, or fewer layers, as with --kwargs '{\"num_hidden_layers\": 2}'"
+    require_room(found.name, needed * dtype.itemsize, str(dtype).removeprefix("torch."), "cpu", instead)
 
 
 def _is_large(config: Any) -> bool:

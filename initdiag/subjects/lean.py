@@ -31,13 +31,14 @@ class Lean:
     the values that the init code gave them. A large parameter is real where its entries were needed for something else,
     or have no law but are there: it is in neither of the two lists. laws: what the large ones are drawn from, by name,
     a tied one once. unrecorded: the names of the large ones for which that can't be said, and why. built: as
-    build_watched returns it.
+    build_watched returns it. there: the names of the large ones that existed before the build.
     """
 
     module: nn.Module
     laws: Mapping[str, Law]
     unrecorded: tuple[tuple[str, str], ...]
     built: Built
+    there: tuple[str, ...] = ()
 
 
 def build_lean(build: Callable[[], nn.Module], large: int = LARGE) -> Lean:
@@ -51,6 +52,7 @@ def build_lean(build: Callable[[], nn.Module], large: int = LARGE) -> Lean:
         RunError: init code reads more entries than that.
     """
     real: frozenset[int] = frozenset()
+    lawless: frozenset[int] = frozenset()
     for tries in range(_TRIES):
         recorder = LeanRecorder(large, real)
         try:
@@ -65,7 +67,8 @@ def build_lean(build: Callable[[], nn.Module], large: int = LARGE) -> Lean:
             needed = tables | _sources(recorder, _small(module, large))
             if needed != tables and _entries(recorder, needed - tables) > ROOM:
                 break
-            needed = _with_lawless(module, recorder, needed)
+            lawless = _with_lawless(module, recorder, needed, lawless)
+            needed = needed | lawless
             if needed == real:
                 break
         real = needed
@@ -98,7 +101,12 @@ def _described(module: nn.Module, recorder: LeanRecorder) -> Lean:
             unrecorded.append((name, found))
             missing += [name] if found == UNWRITTEN else []
     built = seen(module, recorder)
-    return Lean(module, laws, tuple(unrecorded), replace(built, unwritten=(*built.unwritten, *missing)))
+    there = tuple(
+        name
+        for name, tensor in module.named_parameters()
+        if tensor.numel() >= recorder.large and not tensor.is_meta and recorder.content(tensor) is None
+    )
+    return Lean(module, laws, tuple(unrecorded), replace(built, unwritten=(*built.unwritten, *missing)), there)
 
 
 def _law(tensor: Tensor, recorder: LeanRecorder) -> Law | str:
@@ -126,15 +134,17 @@ def _tables(module: nn.Module, recorder: LeanRecorder) -> Iterator[Tensor]:
             yield parameter
 
 
-def _with_lawless(module: nn.Module, recorder: LeanRecorder, needed: frozenset[int]) -> frozenset[int]:
-    """Add the large parameters without a law (orthogonal ones, say), the smallest first, while LAWLESS allows."""
-    room = LAWLESS
+def _with_lawless(
+    module: nn.Module, recorder: LeanRecorder, needed: frozenset[int], lawless: frozenset[int]
+) -> frozenset[int]:
+    """Add large parameters without a law (orthogonal ones, say) to `lawless`, the smallest first, up to LAWLESS."""
+    room = LAWLESS - _entries(recorder, lawless)
     found = [one for one in module.parameters() if one.is_meta and not isinstance(_law(one, recorder), Law)]
     for parameter in sorted(found, key=Tensor.numel):
-        more = recorder.sources(parameter) - needed
+        more = recorder.sources(parameter) - needed - lawless
         if more and (size := _entries(recorder, more)) <= room:
-            needed, room = needed | more, room - size
-    return needed
+            lawless, room = lawless | more, room - size
+    return lawless
 
 
 def _small(module: nn.Module, large: int) -> Iterator[Tensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Collection
+from types import FrameType
 from typing import Any
 
 import torch
@@ -101,6 +102,8 @@ class LeanRecorder(Recorder):
         real = dict(_on_cpu(func, kwargs, [like] if isinstance(like, Tensor) else []))
         if entries < self.large or not dtype.is_floating_point or given.get("layout") not in (None, torch.strided):
             return func(*args, **real)
+        if _inside_init():  # scratch of orthogonal_ or sparse_, which run only on what is real; not numbered either
+            return func(*args, **real)
         number = len(self.entries)
         self.entries.append(entries)
         if number in self.real:
@@ -161,6 +164,16 @@ class _LeanQuestions(MetaQuestions):
             known = [recorder.sources(one) for one in args] if isinstance(recorder, LeanRecorder) else []
             raise NoEntriesError(".data =", frozenset().union(*known))
         return func(*args, **(kwargs or {}))
+
+
+def _inside_init() -> bool:
+    """Whether a function of torch.nn.init asks for the memory."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith((OWN, TORCH)):
+        if frame.f_code.co_filename == INIT:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _allocates(schema: Any, inputs: list[Tensor]) -> bool:

@@ -15,12 +15,13 @@ import torch
 from torch import nn
 
 from initdiag.errors import RunError, UsageError, printable, require_type
-from initdiag.memory import OUT_OF_MEMORY
+from initdiag.memory import OUT_OF_MEMORY, SHARE, available
 from initdiag.subjects.frames import failing_line, first_line
 from initdiag.subjects.history import InitHistory
-from initdiag.subjects.huggingface import is_hf_config, load_hf
+from initdiag.subjects.huggingface import is_hf_config, load_hf, require_fits
 from initdiag.subjects.import_path import load_factory
 from initdiag.subjects.lean import Lean, build_lean
+from initdiag.subjects.lean_build import NoEntriesError
 from initdiag.subjects.module import from_module
 from initdiag.subjects.recorder import Built, TooLargeError, build_watched
 from initdiag.subjects.second_init import second_init
@@ -76,18 +77,25 @@ def load_module(
         if given.forward is not None and given.causal is causal is None and _two_streams(given.module):
             subject = replace(subject, causal=False)  # that forward says what the encoder reads, later tokens as well
         return replace(subject, history=_history(given.module))
-    declared, build, name = Declared(), target, getattr(target, "__name__", "model")
+    declared, build, name, asked = Declared(), target, getattr(target, "__name__", "model"), lean is not None
     if isinstance(target, str | Path):
         text = str(target)
         if is_hf_config(text):
             found = load_hf(text, trust_remote_code, kwargs)
             name, declared, build = found.name, found.declared, found.build
             vocab_size, lean = vocab_size or found.vocab_size, found.large if lean is None else lean
+            if found.large and not lean:
+                require_fits(found)
         else:
             name, build = load_factory(text, kwargs)
     else:
         build = _called(target, name, kwargs)
-    made = _built(build, name, seed, lean)
+    made = _built(build, name, seed, lean, asked)
+    if isinstance(made, Lean) and asked and made.there and not made.laws:
+        raise UsageError(
+            f"--engine weightless: {name} has its weights already ('{made.there[0]}' was there before it was built); "
+            f"give the class or function that builds it"
+        )
     typed = printable(str(target)) if isinstance(target, str | Path) else name
     subject = from_module(
         made.module, vocab_size=vocab_size, name=name, causal=causal, target=typed, lean=isinstance(made, Lean)
@@ -110,14 +118,27 @@ def _called(function: Callable[..., Any], name: str, kwargs: Mapping[str, Any]) 
     return lambda: function(**arguments)
 
 
-def _built(build: Callable[[], Any], name: str, seed: int, lean: bool | None) -> Built | Lean:
-    """Build it whole or lean; None is whole, and lean where that takes too much memory."""
-    room = LARGE_BUILD if lean is None else None
+def _built(
+    build: Callable[[], Any], name: str, seed: int, lean: bool | None, asked: bool, room: int | None = None
+) -> Built | Lean:
+    """Build it whole or lean; None is whole, and lean where that takes too much memory.
+
+    asked: somebody asked for that, so that it isn't built whole where its init code reads what a lean one hasn't.
+    room: bytes that a whole one may take.
+    """
+    room = LARGE_BUILD if lean is None else room
     with seeded(seed):
         try:
             return build_lean(_made(build, name)) if lean else build_watched(_made(build, name), room)
         except TooLargeError:
-            return _built(build, name, seed, True)
+            if lean is False:
+                raise
+            return _built(build, name, seed, True, asked)
+        except NoEntriesError:
+            there = available("cpu")
+            if asked:
+                raise
+            return _built(build, name, seed, False, True, None if there is None else int(SHARE * there))
         except (RunError, UsageError, torch.OutOfMemoryError, MemoryError):
             raise
         except (Exception, SystemExit) as error:
