@@ -122,12 +122,14 @@ def load_hf(
     return HuggingFace(name, size, declared, build, _is_large(config))
 
 
-def require_fits(found: HuggingFace) -> None:
-    """Count the parameters of a large model, which is built without memory for that.
+def require_fits(found: HuggingFace, lean: bool) -> None:
+    """Count the parameters of a large model that is to be built with all of them: without memory, to that end.
 
     Raises:
         RunError: they don't fit in memory.
     """
+    if lean or not found.large:
+        return
     import torch
 
     with torch.device("meta"):

@@ -84,18 +84,13 @@ def load_module(
             found = load_hf(text, trust_remote_code, kwargs)
             name, declared, build = found.name, found.declared, found.build
             vocab_size, lean = vocab_size or found.vocab_size, found.large if lean is None else lean
-            if found.large and not lean:
-                require_fits(found)
+            require_fits(found, bool(lean))
         else:
             name, build = load_factory(text, kwargs)
     else:
         build = _called(target, name, kwargs)
     made = _built(build, name, seed, lean, asked)
-    if isinstance(made, Lean) and asked and made.there and not made.laws:
-        raise UsageError(
-            f"--engine weightless: {name} has its weights already ('{made.there[0]}' was there before it was built); "
-            f"give the class or function that builds it"
-        )
+    _require_new(made, name, asked)
     typed = printable(str(target)) if isinstance(target, str | Path) else name
     subject = from_module(
         made.module, vocab_size=vocab_size, name=name, causal=causal, target=typed, lean=isinstance(made, Lean)
@@ -109,6 +104,14 @@ def load_module(
 
 def _two_streams(module: nn.Module) -> bool:
     return bool(getattr(getattr(module, "config", None), "is_encoder_decoder", False))
+
+
+def _require_new(made: Built | Lean, name: str, asked: bool) -> None:
+    if asked and isinstance(made, Lean) and made.there and not made.laws:
+        raise UsageError(
+            f"--engine weightless: {name} has its weights already ('{made.there[0]}' was there before it was built); "
+            f"give the class or function that builds it"
+        )
 
 
 def _called(function: Callable[..., Any], name: str, kwargs: Mapping[str, Any]) -> Callable[[], Any]:

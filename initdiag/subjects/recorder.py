@@ -55,9 +55,7 @@ class _Bounded(Recorder):
         if operation in ALLOCATIONS and args and isinstance(args[0], list | tuple):
             self._left -= math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
             if self._left < 0:
-                raise TooLargeError(
-                    "the model is too large to be built with all of its weights; use a smaller one, or --engine weightless"
-                )
+                raise TooLargeError("the model is too large to be built with its weights; use --engine weightless")
         return super()._run(func, args, kwargs, operation, targets)
 
 
