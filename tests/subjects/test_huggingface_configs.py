@@ -71,7 +71,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 def sentence(path: Path, build: bool = False, **options: Any) -> str:
     with pytest.raises(InitdiagError) as caught:
-        made = load_hf(path, **options)[3]
+        made = load_hf(path, **options).build
         assert build, "nothing was wrong"
         made()
     assert "\n" not in str(caught.value)
@@ -175,7 +175,8 @@ def test_a_config_is_built_and_called(
                 "num_attention_heads": 2,
             },
         }
-    name, vocab_size, found, build = load_hf(write(config))
+    read = load_hf(write(config))
+    name, vocab_size, found, build = read.name, read.vocab_size, read.declared, read.build
     assert (name, vocab_size, found) == ("tiny", 77, declared)
     module = build()
     assert type(module).__name__ == cls
@@ -212,15 +213,15 @@ def test_what_is_a_config(tmp_path: Path) -> None:
 
 def test_names_and_dtypes(write: Write) -> None:
     path = write(GPT2, torch_dtype="bfloat16", quantization_config={"quant_method": "fp8"})
-    assert next(load_hf(path)[3]().parameters()).dtype is torch.float32
+    assert next(load_hf(path).build().parameters()).dtype is torch.float32
     path.rename("mine.json")
-    assert load_hf("mine.json")[0] == "mine"
+    assert load_hf("mine.json").name == "mine"
     path = write(GPT2)
-    assert load_hf(".")[0] == "tiny"
+    assert load_hf(".").name == "tiny"
 
 
 def test_building_twice_is_possible_and_on_the_default_device(write: Write) -> None:
-    build = load_hf(write(GPT2))[3]
+    build = load_hf(write(GPT2)).build
     build()
     with torch.device("meta"):
         assert next(build().parameters()).is_meta
@@ -228,27 +229,26 @@ def test_building_twice_is_possible_and_on_the_default_device(write: Write) -> N
 
 def test_fields_in_place_of_the_file_s(write: Write) -> None:
     path = write(GPT2)
-    assert len(load_hf(path, kwargs={"num_hidden_layers": 1})[3]().transformer.h) == 1  # by its other name
-    assert load_hf(path, kwargs={"vocab_size": 90, "initializer_range": 0.5})[1:3] == (
-        90,
-        Declared(0.5, True, True, True, 1024, False),
-    )
+    assert len(load_hf(path, kwargs={"num_hidden_layers": 1}).build().transformer.h) == 1  # by its other name
+    found = load_hf(path, kwargs={"vocab_size": 90, "initializer_range": 0.5})
+    assert found.vocab_size == 90
+    assert found.declared == Declared(0.5, True, True, True, 1024, False)
     assert (
         sentence(path, kwargs={"n_layers": 1}) == "--kwargs: a gpt2 config has no 'n_layers' (did you mean 'n_layer'?)"
     )
     assert sentence(path, kwargs={"n_layer": "x"}) == "--kwargs: n_layer: expected int, got str (value: 'x')"
     path = write({**{key: value for key, value in GPT2.items() if key != "n_layer"}, "num_hidden_layers": 2})
-    assert len(load_hf(path, kwargs={"n_layer": 1})[3]().transformer.h) == 1
+    assert len(load_hf(path, kwargs={"n_layer": 1}).build().transformer.h) == 1
     layers = ["sliding_attention", "full_attention"]
     path = write({"model_type": "gemma3_text", "head_dim": 16, "layer_types": layers, **USUAL})
-    assert len(load_hf(path, kwargs={"num_hidden_layers": 1})[3]().model.layers) == 1
+    assert len(load_hf(path, kwargs={"num_hidden_layers": 1}).build().model.layers) == 1
     path = write({"model_type": "gemma3", "text_config": {"head_dim": 16, **USUAL}})
-    assert load_hf(path, kwargs={"text_config": {"vocab_size": 99}})[1] == 99
+    assert load_hf(path, kwargs={"text_config": {"vocab_size": 99}}).vocab_size == 99
 
 
 def test_a_tie_that_nobody_wrote_and_no_code_makes(write: Write) -> None:
     path = write({"model_type": "ctrl", "n_embd": 32, "n_layer": 1, "n_head": 2, "dff": 64, "vocab_size": 77})
-    assert load_hf(path)[2].tied is True
+    assert load_hf(path).declared.tied is True
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_class_that_refuses_its_config(write: Write) -> None:
     )
     assert "modeling_gpt2.py:" in told
     with pytest.raises(RunError):
-        load_hf("config.json")[3]()
+        load_hf("config.json").build()
 
 
 CODE = """
@@ -347,7 +347,8 @@ def test_remote_code_is_never_run_unless_trusted(
     nested = write({"model_type": "gemma3", "text_config": {"auto_map": {"AutoModel": "evil.Code"}, **USUAL}})
     assert "runs code that comes with it (evil.Code)" in sentence(nested)
     assert not Path("ran").exists()
-    name, vocab_size, declared, build = load_hf(write(config), trust_remote_code=True, kwargs={"n_layer": 1})
+    read = load_hf(write(config), trust_remote_code=True, kwargs={"n_layer": 1})
+    name, vocab_size, declared, build = read.name, read.vocab_size, read.declared, read.build
     module = build()
     assert Path("ran").exists()
     assert (name, vocab_size, declared.std, type(module).__name__, len(module.transformer.h)) == (
@@ -368,7 +369,7 @@ def test_the_switches_of_transformers_are_as_they_were(write: Write, monkeypatch
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     before = (dict(os.environ), logger.level, huggingface_hub.constants.HF_HUB_OFFLINE, list(warnings.filters))
-    load_hf(write(GPT2))[3]()
+    load_hf(write(GPT2)).build()
     sentence(write(GPT2, n_layer="x"))
     assert (dict(os.environ), logger.level, huggingface_hub.constants.HF_HUB_OFFLINE, list(warnings.filters)) == before
 
