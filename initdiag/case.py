@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from initdiag.errors import UsageError, require_type
-from initdiag.request import Progress, Request
+from initdiag.request import Progress, Request, blocks_told
 from initdiag.versions import versions
 
 if TYPE_CHECKING:
@@ -74,8 +74,9 @@ def load_module(target: Any, request: Request, progress: Progress | None = None)
 
     settings = request.run_settings
     subject = loaded({"weightless": True, "dense": False}.get(settings.engine or ""))
-    if (subject.laws or subject.unrecorded) and settings.engine != "weightless":  # by its size alone it was unsure
-        subject = loaded(False) if fits(subject, settings, request.scheme is not None) else subject
+    unsure = bool(subject.laws or subject.unrecorded) and settings.engine != "weightless"  # by its size alone
+    if unsure and fits(subject, settings, request.scheme is not None):
+        subject = loaded(False)
     return dense.placed(subject, settings)
 
 
@@ -213,12 +214,12 @@ def diagnose(
 
     seed, settings, subject = case.file.config.init.seed, request.run_settings, case.subject
     chosen = choose(subject, case.tokens, settings)
+    drawing = f"{subject.plan.scheme}, seed {seed}: " if subject.drawn_by_us else ""
+    drawing += "drawing weights, " if subject.drawn_by_us and chosen.engine == "dense" else ""
+    drawing += "weightless, " if chosen.engine == "weightless" else ""
+    stage = f"{told}{subject.name}, {drawing}one forward{' and backward' if request.backward else ''}"
     if progress:
-        drawing = f"{subject.plan.scheme}, seed {seed}: " if subject.drawn_by_us else ""
-        drawing += "drawing weights, " if subject.drawn_by_us and chosen.engine == "dense" else ""
-        drawing += f"engine {chosen.engine} ({chosen.why}), " if chosen.why else ""
-        passes = "one forward and backward" if request.backward else "one forward"
-        progress(f"{told}{subject.name}, {drawing}{passes}")
+        progress(stage)
     import_torch()  # only here, when all that can be wrong without it has been checked
     from initdiag.engines import dense, weightless
     from initdiag.measure.observe import observe
@@ -228,7 +229,9 @@ def diagnose(
 
     notes = None
     if chosen.engine == "weightless":
-        measured, made = weightless.run(subject, case.batch, seed, settings, observed)
+        measured, made = weightless.run(
+            subject, case.batch, seed, settings, observed, tell=blocks_told(progress, stage)
+        )
         weights, notes = made.weights, made.notes
     else:
         measured, weights = dense.run(subject, case.batch, seed, settings, observed, reuse)

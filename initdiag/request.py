@@ -17,6 +17,13 @@ Progress = Callable[[str], None]
 Path = str | os.PathLike[str]
 
 
+def blocks_told(progress: Progress | None, stage: str) -> Callable[[int, int], None]:
+    """Return what tells of each block of a model, (i, n), where somebody looks on: a Progress that is `live`."""
+    if progress is None or not getattr(progress, "live", False):
+        return lambda *_: None
+    return lambda at, of: progress(f"{stage}, block {at} of {of}")
+
+
 @dataclass(frozen=True)
 class Request:
     """See `initdiag.check` for what each means; None is "not given".

@@ -16,7 +16,7 @@ class Progress:
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
-        self._live = sys.stderr.isatty()
+        self.live = self._live = sys.stderr.isatty()  # small steps are told then, too
         self._patience = threading.Timer(PATIENCE, self._speak)
         self._patience.daemon = True
         self._stage = ""

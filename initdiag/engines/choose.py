@@ -34,17 +34,16 @@ def choose(subject: Subject, tokens: int, settings: Settings) -> Choice:
     """
     if settings.engine in ("dense", "weightless"):
         return Choice(settings.engine)
-    if subject.laws or subject.unrecorded:
-        return Choice("weightless", "its weights don't fit, or would take longer to draw")
-    asked = settings.engine == "auto"
-    if subject.build is None or settings.device not in ("auto", "cpu"):
+    asked, lean = settings.engine == "auto", bool(subject.laws or subject.unrecorded)
+    if not lean and (subject.build is None or settings.device not in ("auto", "cpu")):
         return Choice("dense", "its weights are there" if asked else "")
-    size, there = subject.plan.numel * ITEM[settings.dtype], available("cpu")
+    shapes = _shapes(subject)
+    size, there = sum(map(math.prod, shapes)) * ITEM[settings.dtype], available("cpu")
     if there is not None and size > SHARE * there:
-        return Choice("weightless", f"its weights take {gibibytes(size)}; {gibibytes(there)} are free")
-    shapes = [entry.parameter.shape for entry in subject.plan.entries]
+        most = f"more than {SHARE:g} of the {gibibytes(there)} that are free"
+        return Choice("weightless", f"its weights take {gibibytes(size)}, {most}")
     dense, weightless = costs(shapes, tokens)
-    if weightless + CLOSE < dense:
+    if lean or weightless + CLOSE < dense:
         longer = f"{dense - weightless:.0f} s more"
         return Choice("weightless", f"drawing {gibibytes(size)} of weights would take about {longer}")
     return Choice("dense", f"its weights fit, {gibibytes(size)}, and weightless is no faster" if asked else "")
@@ -56,13 +55,18 @@ def fits(subject: Subject, settings: Settings, planned: bool = False) -> bool:
     Args:
         planned: a scheme draws them; else those whose law wasn't seen can only be had by building them.
     """
-    assert subject.module is not None
-    shapes = [tuple(parameter.shape) for parameter in subject.module.parameters()]
+    shapes = _shapes(subject)
     size, there = sum(map(math.prod, shapes)) * ITEM[settings.dtype], available("cpu")
     if there is not None and size > SHARE * there:
         return False
     dense, weightless = costs(shapes, USUAL)
     return bool(subject.unrecorded and not planned) or weightless + CLOSE >= dense
+
+
+def _shapes(subject: Subject) -> list[tuple[int, ...]]:
+    if subject.module is not None:
+        return [tuple(parameter.shape) for parameter in subject.module.parameters()]
+    return [entry.parameter.shape for entry in subject.plan.entries]
 
 
 def costs(shapes: Iterable[tuple[int, ...]], tokens: int) -> tuple[float, float]:

@@ -21,7 +21,7 @@ class Settings:
     own_process: this process runs nothing else of torch's, and may do without DTensor, which takes a second to import.
 
     Raises:
-        UsageError: an unknown device, dtype or engine.
+        UsageError: an unknown device, dtype or engine, or the weightless one elsewhere than on the CPU.
     """
 
     device: str = "auto"
@@ -38,6 +38,8 @@ class Settings:
         require_type("engine", self.engine, (str, NoneType), "a name such as 'weightless'")
         if self.engine is not None:
             require_one_of("--engine", self.engine, ENGINES)
+        if self.engine == "weightless" and self.device not in ("auto", "cpu"):
+            raise UsageError(f"--device {self.device}: the weightless engine runs on cpu; use --engine dense there")
         require_type("threads", self.threads, (int, NoneType), "a whole number")
         if self.threads is not None and self.threads < 1:
             raise UsageError(f"--threads {self.threads}: expected at least 1")

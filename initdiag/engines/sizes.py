@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 LARGE = 2**18  # entries: 1 MiB of float32, drawn in 2 ms; below, real ones are as cheap
-HUGE = 2**24  # entries, from which memory counts more than time
+HUGE = 2**26  # entries, 256 MiB of float32, from which memory counts more than time
 WIDE = 2  # a side shorter than this many times the tokens is used up by one forward
 
 

@@ -21,7 +21,7 @@ from initdiag.schemes import AsFound, InitPlan, Normal
 from initdiag.subjects import Subject
 from initdiag.tokens import TokenBatch
 from initdiag.weightless import Law, uniform_law
-from initdiag.weightless.blocks import AskedAgainError, in_blocks
+from initdiag.weightless.blocks import AskedAgainError, Tell, in_blocks, silent
 from initdiag.weightless.budget import Budget, budget
 from initdiag.weightless.first_dispatch import spare_import
 from initdiag.weightless.lazy import is_lazy, lazy_parameter
@@ -116,8 +116,11 @@ def run(
     settings: Settings,
     observe: Callable[[Subject, nn.Module, TokenBatch], Seen],
     guessed: bool = False,
+    tell: Tell = silent,
 ) -> tuple[Seen, Made]:
     """Run a subject once under an observer; again, with all answers kept, where its code asks twice.
+
+    tell(i, n) is called when block i of n begins.
 
     Raises:
         As `realize`; RunError where memory runs out.
@@ -132,7 +135,7 @@ def run(
                 return dense.forward(subject, made.weights, batch, observe), made
 
             def one_by_one(of: Subject, module: nn.Module, batch: TokenBatch) -> Seen:
-                with in_blocks(module, entrances):  # noqa: B023
+                with in_blocks(module, entrances, tell):  # noqa: B023
                     return observe(of, module, batch)
 
             return dense.forward(subject, made.weights, batch, one_by_one), made
@@ -182,6 +185,11 @@ def _draw(parameters: Sequence[tuple[str, nn.Parameter, Law]], seed: int, thread
 
 def _unknown(subject: Subject, name: str) -> str:
     why = subject.unrecorded.get(name, "nothing wrote it")
+    if why.startswith("the same draw"):
+        return (
+            f"{subject.name}: '{name}' is a copy ({why}: INIT003), which matrices that are drawn for themselves can't "
+            f"stand for; draw each for itself, or use a --scheme, or --engine dense"
+        )
     return (
         f"{subject.name}: what '{name}' is drawn from could not be recorded ({why}); expected a draw of its own by "
         f"torch.nn.init or the tensor's methods, normal, uniform or truncated; else a --scheme, or --engine dense"

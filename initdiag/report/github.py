@@ -21,7 +21,9 @@ def render(report: Report, style: Style) -> str:
         left_out += len(found[PER_STEP:])
     if left_out:
         lines.append(f"::notice title=initdiag::{left_out} more findings: see the JSON or table output")
-    lines += [f"{run.subject.target}: {scheme_in_words(run)}, seed {run.seed}: {run.verdict}" for run in report.runs]
+    for run in report.runs:
+        engine = f", engine {run.engine}" + (f" since {run.why}" if run.why else "")
+        lines.append(f"{run.subject.target}: {scheme_in_words(run)}, seed {run.seed}{engine}: {run.verdict}")
     return style.text("\n".join(lines) + "\n")
 
 

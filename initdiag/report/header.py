@@ -13,7 +13,9 @@ from initdiag.subjects.subject import without_layers
 
 PLACEMENTS = {"pre": "pre-norm", "post": "post-norm", "sandwich": "sandwich norm", "none": "no norms on the branches"}
 
-EXACT = "its numbers are those of a dense run with another seed: exact in distribution"
+EXACT = "exact in distribution: its numbers are drawn as a dense run's are, but aren't the same for one seed"
+ASYMPTOTIC = "since entries are uniform or truncated, and products Gaussian only up to about 1/width"
+SMALL = "weightless: no parameter is large enough to do without entries, so that this was a dense run"
 
 
 def header_lines(run: Run) -> tuple[str, ...]:
@@ -33,11 +35,13 @@ def engine_lines(run: Run) -> tuple[str, ...]:
     """Return why this engine was taken, where it was chosen, and what a weightless run did without."""
     lines = [f"chosen: {run.engine}, since {run.why}"] if run.why else []
     if (notes := run.notes) is not None:
+        if not notes.parameters:
+            return (*lines, SMALL)
         without = f"{notes.parameters} of {counted(len(run.measured.parameters), 'parameter')}"
         lines.append(f"weightless: {without} have no entries ({abridged(notes.entries)}); {EXACT}")
         if notes.asymptotic:
             names = ", ".join(without_layers(notes.asymptotic))
-            lines.append(f"but for these, whose entries are no Gaussians: exact only as widths grow: {names}")
+            lines.append(f"asymptotic, {ASYMPTOTIC}: {names}")
         reasons: dict[str, list[str]] = {}
         for name, why in notes.made_real:
             reasons.setdefault(why, []).append(name)

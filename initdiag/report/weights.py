@@ -80,7 +80,9 @@ def weight_notes(run: Run) -> list[str]:
     notes = [f"constant: {', '.join(constant)}"] if constant else []
     notes += [words] if (words := _furthest(run)) else []
     lawful = sum(not one.drawn for one in run.measured.parameters)
-    notes += [f"std and kurtosis of {counted(lawful, 'parameter')} are their law's, not measured"] * bool(lawful)
+    if lawful:
+        known = f"std and kurtosis of {counted(lawful, 'parameter')} follow from what they are drawn from"
+        notes.append(f"{known}; copies and rank are not known")
     notes += [f"frozen: {counted(frozen, 'parameter')} of {len(run.measured.parameters)}"] if frozen else []
     notes += [f"buffers that hold inf or nan: {', '.join(bad)}"] if bad else []
     return notes
@@ -133,7 +135,8 @@ def _median(values: Iterable[float | None], digits: int = 4) -> str:
 
 
 def _largest(tensors: Sequence[Tensor]) -> float | None:
-    ratios = [one.max_abs / one.std for _, one in tensors if one.std > 0 and not math.isnan(one.max_abs)]
+    drawn = [one for _, one in tensors if one.drawn and one.std > 0 and not math.isnan(one.max_abs)]
+    ratios = [one.max_abs / one.std for one in drawn]
     return max(ratios, default=None)
 
 

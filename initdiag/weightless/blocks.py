@@ -22,6 +22,12 @@ from initdiag.weightless.lazy import is_lazy, source_of
 from initdiag.weightless.source import Source
 from initdiag.weightless.span import version
 
+Tell = Callable[[int, int], None]
+
+
+def silent(_: int, __: int) -> None:
+    return None
+
 
 class AskedAgainError(InitdiagError):
     """A block ran twice in one forward, or not as before: its answers may not be forgotten."""
@@ -43,11 +49,12 @@ def stacked(module: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def in_blocks(module: nn.Module, entrances: Sequence[str] = ("forward",)) -> Iterator[None]:
+def in_blocks(module: nn.Module, entrances: Sequence[str] = ("forward",), tell: Tell = silent) -> Iterator[None]:
     """Run the blocks of a module one by one in the way above.
 
     Args:
         entrances: names of the methods that begin a forward; everything asked before is forgotten then.
+        tell: is called with (i, n) when block i of n begins.
 
     Raises (from a forward or backward inside):
         AskedAgainError: run it without this, at the price of its memory.
@@ -56,9 +63,10 @@ def in_blocks(module: nn.Module, entrances: Sequence[str] = ("forward",)) -> Ite
     blocks = stacked(module)
     changed: list[tuple[nn.Module, str, Any]] = []
     try:
-        for block in blocks:
+        for at, block in enumerate(blocks):
             changed.append((block, "forward", vars(block).get("forward")))
-            block.forward = scope.one_by_one(block, block.forward)
+            told = functools.partial(tell, at + 1, len(blocks))
+            block.forward = scope.one_by_one(block, block.forward, told)
         for name in entrances:
             method = getattr(module, name)
             changed.append((module, name, vars(module).get(name)))
@@ -104,7 +112,7 @@ class _Scope:
 
         return begin
 
-    def one_by_one(self, block: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def one_by_one(self, block: nn.Module, forward: Callable[..., Any], told: Callable[[], None]) -> Callable[..., Any]:
         own = [
             source
             for parameter in block.parameters()
@@ -116,6 +124,7 @@ class _Scope:
             if id(block) in self._ran or any(source.asked for source in own):  # a part of it by itself, before
                 raise AskedAgainError
             self._ran.add(id(block))
+            told()
             if not torch.is_grad_enabled():
                 result = forward(*args, **kwargs)
             else:
