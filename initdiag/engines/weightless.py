@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,18 +17,19 @@ from initdiag.engines.draw import draw, fill
 from initdiag.engines.notes import WeightlessNotes
 from initdiag.engines.settings import Settings
 from initdiag.engines.sizes import is_large
-from initdiag.errors import RunError, UsageError
-from initdiag.schemes import AsFound, InitPlan, Normal
+from initdiag.errors import RunError
+from initdiag.schemes import AsFound, Normal
 from initdiag.subjects import Subject
 from initdiag.tokens import TokenBatch
 from initdiag.weightless import Law, uniform_law
-from initdiag.weightless.blocks import AskedAgainError, Tell, in_blocks, silent
+from initdiag.weightless.blocks import Tell, in_blocks, silent
 from initdiag.weightless.budget import Budget, budget
 from initdiag.weightless.first_dispatch import spare_import
 from initdiag.weightless.lazy import is_lazy, lazy_parameter
 from initdiag.weightless.normals import Normals
-from initdiag.weightless.source import Source
+from initdiag.weightless.source import AskedAgainError, Source
 from initdiag.weightless.span import Bases, OverwrittenError
+from initdiag.weightless.strangers import NoStrangers
 
 GUESS = Normal(0.02)
 
@@ -61,10 +63,8 @@ def realize(
         guessed: draw what isn't known from N(0, 0.02²): to see what parameters are for, no law is needed.
 
     Raises:
-        UsageError: another device than the CPU is asked for. RunError: what a parameter is drawn from isn't known.
+        RunError: what a parameter is drawn from isn't known.
     """
-    if settings.device not in ("auto", "cpu"):
-        raise UsageError(f"--device {settings.device}: the weightless engine runs on cpu; use --engine dense there")
     if settings.own_process:
         spare_import()
     dtype = getattr(torch, settings.dtype)
@@ -84,17 +84,14 @@ def realize(
     unmade: list[tuple[str, nn.Parameter, Law]] = []
     for name, parameter in module.named_parameters():
         shape = tuple(parameter.shape)
-        law = _law(name, shape, plan, subject.laws)
         without = parameter.is_meta or is_lazy(parameter)  # lazy: of a run before this one
-        if law is None and guessed and without:
-            law = uniform_law(GUESS, _rows(shape))
+        law = _law(subject, name, parameter, without, guessed)
         if law is not None and is_large(shape, tokens):
             matrix = _without_ones(shape)
             sources[name] = Source(name, matrix, law, normals, room.allow, bases)
             made[id(parameter)] = lazy_parameter(sources[name], shape, dtype, parameter.requires_grad)
         elif without:
-            if law is None:
-                raise RunError(_unknown(subject, name))
+            assert law is not None
             memory = torch.empty(shape, dtype=dtype)
             small[name] = made[id(parameter)] = nn.Parameter(memory, requires_grad=parameter.requires_grad)
             if plan is None or isinstance(plan[name].distribution, AsFound):
@@ -131,23 +128,33 @@ def run(
         module = made.weights.module
         entrances = ["forward", *(["states"] if subject.architecture else [])]
         try:
-            if careful:
-                return dense.forward(subject, made.weights, batch, observe), made
+            kept = careful
 
-            def one_by_one(of: Subject, module: nn.Module, batch: TokenBatch) -> Seen:
-                with in_blocks(module, entrances, tell):  # noqa: B023
+            def watched(of: Subject, module: nn.Module, batch: TokenBatch) -> Seen:
+                with NoStrangers(), nullcontext() if kept else in_blocks(module, entrances, tell):  # noqa: B023
                     return observe(of, module, batch)
 
-            return dense.forward(subject, made.weights, batch, one_by_one), made
+            return dense.forward(subject, made.weights, batch, watched), made
         except (AskedAgainError, OverwrittenError):
             subject = replace(subject, module=module) if subject.module is not None else subject
     raise AssertionError("unreachable: a careful run forgets nothing")
 
 
-def _law(name: str, shape: tuple[int, ...], plan: InitPlan | None, laws: Mapping[str, Law]) -> Law | None:
-    if plan is not None and not isinstance(plan[name].distribution, AsFound):
-        return uniform_law(plan[name].distribution, _rows(shape))
-    return laws.get(name)
+def _law(subject: Subject, name: str, parameter: nn.Parameter, without: bool, guessed: bool) -> Law | None:
+    """Return what a parameter is drawn from; None for one that is real and keeps what it holds.
+
+    Raises:
+        RunError: it has no entries, and nobody knows what they are drawn from, or they are complex.
+    """
+    if without and parameter.is_complex():
+        raise RunError(f"{subject.name}: '{name}' holds complex numbers, which need --engine dense")
+    rows = _rows(tuple(parameter.shape))
+    if subject.drawn_by_us and not isinstance(subject.plan[name].distribution, AsFound):
+        return uniform_law(subject.plan[name].distribution, rows)
+    law = subject.laws.get(name)
+    if law is None and without and not guessed:
+        raise RunError(_unknown(subject, name))
+    return uniform_law(GUESS, rows) if law is None and without else law
 
 
 def _rows(shape: tuple[int, ...]) -> int:
@@ -165,6 +172,16 @@ def _replace(module: nn.Module, made: Mapping[int, nn.Parameter]) -> None:
         for name, parameter in list(owner._parameters.items()):
             if parameter is not None and id(parameter) in made:
                 owner._parameters[name] = made[id(parameter)]
+                _carry_over(parameter, made[id(parameter)])
+
+
+def _carry_over(old: nn.Parameter, new: nn.Parameter) -> None:
+    """Give a parameter the attributes and the gradient hooks of the one whose place it takes."""
+    for name, value in vars(old).items():
+        vars(new).setdefault(name, value)
+    if not new._backward_hooks:
+        for hook in (old._backward_hooks or {}).values():
+            new.register_hook(hook)
 
 
 def _draw(parameters: Sequence[tuple[str, nn.Parameter, Law]], seed: int, threads: int | None) -> None:

@@ -88,3 +88,11 @@ def row_spans(operation: str, given: Mapping[str, Any]) -> list[tuple[int, int]]
         first = runs.pop()[0] if runs and runs[-1][1] == row else row
         runs.append((first, row + 1))
     return None if len(runs) > MANY else [(start + low * length, start + high * length) for low, high in runs]
+
+
+def random_state(generator: torch.Generator | None) -> int:
+    """Return a number for the state of a generator (None: torch's own), and let it go on by one draw."""
+    state = (generator or torch.default_generator).get_state()
+    words = state[: len(state) // 8 * 8].view(torch.int64)
+    torch.rand((), generator=generator)
+    return int((words * torch.arange(1, 2 * len(words), 2)).sum()) or 1  # sums wrap, as a hash may

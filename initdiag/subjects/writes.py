@@ -36,6 +36,7 @@ from initdiag.subjects.laws import with_parts
 from initdiag.subjects.operands import (
     as_number,
     operands,
+    random_state,
     row_spans,
     span,
     storage_key,
@@ -139,7 +140,7 @@ class Recorder(TorchDispatchMode):
         else:
             new = [tensor for tensor in tensors(result) if storage_key(tensor) not in keys]
             if new:
-                content = drawn(operation, given, as_number(given.get("fill_value")))
+                content = self._told_apart(new[0], drawn(operation, given, as_number(given.get("fill_value"))), given)
                 content = content or self._made(operation, operand, number, given, fresh)
                 for tensor in new:
                     if operation in SAME:
@@ -175,7 +176,7 @@ class Recorder(TorchDispatchMode):
         if not content.draw:
             content = replace(content, draw=next(self._draws))
             self._set(tensor, content)
-        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+        if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
             return replace(content, draw=REPEATED)
         part = (content.draw, tensor.storage_offset(), tensor.numel())
         return content if whole(tensor) else replace(content, draw=hash(part))
@@ -187,7 +188,7 @@ class Recorder(TorchDispatchMode):
         if operation in _CALLS:
             return
         before = self.content(tensor) or UNKNOWN
-        new = drawn(operation, given, number)
+        new = self._told_apart(tensor, drawn(operation, given, number), given)
         if new is None and operation == "copy":
             new = self._copied(given["src"], tensor)
         elif new is None and tensor is not given.get("self"):  # out=
@@ -230,6 +231,12 @@ class Recorder(TorchDispatchMode):
             after = with_parts(before, after, _entries(tensor), span(tensor), change or (lambda _: put))
         self._set(tensor, after)
 
+    def _told_apart(self, tensor: Tensor, content: Content | None, given: Mapping[str, Any]) -> Content | None:
+        """Number a draw that isn't made, by the state of its generator, so that one after the same seed is known."""
+        if content is None or content.base not in DRAWN or not tensor.is_meta:
+            return content
+        return replace(content, draw=random_state(given.get("generator")))
+
     def _copied(self, source: Tensor, target: Tensor) -> Content:
         """Return what copy_ leaves."""
         if source.numel() == 1 and target.numel() > 1:
@@ -238,6 +245,8 @@ class Recorder(TorchDispatchMode):
         content = self.content(source)
         if content is None:
             return unknown_after("copied from a tensor that was made elsewhere")
+        if storage_key(source) == storage_key(target):
+            return unknown_after("copied within itself")
         if source.numel() != target.numel() or (content.parts and not target.is_contiguous()):
             return replace(UNKNOWN, fresh=content.fresh, why="copied from a tensor of another shape")
         return self._made("clone", source, None, {}, content.fresh)

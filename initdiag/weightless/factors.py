@@ -14,8 +14,6 @@ from torch import Tensor
 
 from initdiag.weightless.span import GRAMS
 
-FITS = 1e-25  # a squared length from which the squares of float32 don't vanish
-
 
 @dataclass(frozen=True)
 class Term:
@@ -115,8 +113,8 @@ def _square(term: Term) -> float | None:
     if term.ids:
         return None
     left, right = GRAMS.of(term.left), GRAMS.of(term.right)
-    fit = all(FITS < float(one.diagonal().max()) < 1 / FITS for one in (left, right))
-    return float((left * right).sum()) if fit else None
+    square = float((left * right).sum())
+    return square if 0 < square < math.inf else None
 
 
 def _inner(one: Term, two: Term) -> float:

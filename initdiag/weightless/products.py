@@ -78,6 +78,11 @@ def _one_weight(a: Any, b: Any) -> bool:
     return _weight(a) != _weight(b) and isinstance(a, Lazy) != isinstance(b, Lazy)
 
 
+def _one_dtype(a: Tensor, b: Tensor) -> None:
+    if a.dtype != b.dtype:  # as torch says it
+        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {a.dtype} != {b.dtype}")
+
+
 def mm(a: Tensor, b: Tensor, **kwargs: Any) -> Any:
     if kwargs:
         return NotImplemented
@@ -88,6 +93,7 @@ def mm(a: Tensor, b: Tensor, **kwargs: Any) -> Any:
         return found if found is NotImplemented else found.t().contiguous()
     if not _one_weight(a, b):
         return NotImplemented
+    _one_dtype(a, b)
     if isinstance(b, Lazy):
         return _product(a, b)
     assert isinstance(a, Lazy)
@@ -121,6 +127,7 @@ def bmm(a: Tensor, b: Tensor, **kwargs: Any) -> Any:
     if isinstance(a, Lazy):
         return bmm(b.transpose(1, 2), _flipped(a)).transpose(1, 2).contiguous()
     assert isinstance(b, Lazy)
+    _one_dtype(a, b)
     if len(a) == 1 and b.dim() == 3 and isinstance(b.value, Joined) and b.value.axis >= 0:
         return _product(a[0], b).unsqueeze(0)
     if b.stride(0) == 0 or len(a) == 1:  # one matrix for all: one question

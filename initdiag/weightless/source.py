@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from initdiag.errors import InitdiagError
 from initdiag.schemes import Uniform
 from initdiag.schemes.distributions import Truncated
 from initdiag.weightless.law import Law
@@ -24,6 +25,11 @@ Allow = Callable[[str, int, str, bool], bool]  # see Source
 
 
 FEW = 4  # rows that may be real without a word: one logit's, by which the head is known
+
+
+class AskedAgainError(InitdiagError):
+    """A parameter is asked when its answers are forgotten: its block ran twice, or is asked by others, or not as
+    before."""
 
 
 @dataclass
@@ -52,6 +58,7 @@ class Source:
     _rows: dict[int, Tensor] = field(default_factory=dict)  # looked up, N(0, 1), by row of all matrices together
     _lookups: int = 0
     _made: int = 0  # bytes
+    closed: bool = False
 
     @property
     def m(self) -> int:
@@ -65,8 +72,9 @@ class Source:
     def asked(self) -> bool:
         return bool(self._parts or self._rows)
 
-    def forget(self) -> None:
-        """Be as nobody had asked: the same questions will get the same answers."""
+    def forget(self, closed: bool = False) -> None:
+        """Be as nobody had asked: the same questions will get the same answers. Nothing may be asked while `closed`."""
+        self.closed = closed
         self._parts.clear()
         self._rows.clear()
         self._lookups = 0
@@ -76,6 +84,7 @@ class Source:
 
     def right(self, x: Tensor, rows: range, matrix: int = 0) -> Tensor:
         """Return x W[rows]ᵀ, (k, rows), of x (k, n)."""
+        self._open()
         std, mean = self._moments(rows, matrix)
         if _any(std):
             scale = 1.0 if isinstance(std, Tensor) else std
@@ -90,6 +99,7 @@ class Source:
 
     def left(self, y: Tensor, rows: range, matrix: int = 0) -> Tensor:
         """Return y W[rows], (k, n), of y (k, rows)."""
+        self._open()
         std, mean = self._moments(rows, matrix)
         answer = None
         if _any(std):
@@ -111,6 +121,7 @@ class Source:
 
     def look_up(self, ids: Sequence[int]) -> Tensor:
         """Return rows by their numbers over all matrices, (len(ids), n)."""
+        self._open()
         distinct = list(dict.fromkeys(ids))
         self._reveal([row for row in distinct if row not in self._rows])
         found = torch.stack([self._rows[row] for row in distinct]) if distinct else self.normals(self.name, 0, self.n)
@@ -130,6 +141,10 @@ class Source:
         if real < len(rows):
             self._take((len(rows) - real) * self.n * self.normals.dtype.itemsize, why, True)
 
+    def _open(self) -> None:
+        if self.closed:
+            raise AskedAgainError
+
     def _take(self, size: int, why: str, needed: bool) -> bool:
         allowed = self.allow(self.name, size, why, needed)
         self._made += size if allowed else 0
@@ -137,6 +152,7 @@ class Source:
 
     def entries(self, rows: range, matrix: int = 0) -> Tensor:
         """Return W[rows], (rows, n): made real."""
+        self._open()
         std, mean = self._moments(rows, matrix)
         parts = [part.matrix.entries()[within] for part, within in self._covering(rows, matrix, "right", 0)]
         column = [value.unsqueeze(1) if isinstance(value, Tensor) else value for value in (std, mean)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from initdiag.errors import InitdiagError
 
 STEP = 2**13  # entries of a row that are multiplied in the vectors' own precision before float64 takes over
 WELL = 1e-4  # of pivot over length, squared, below which the Gram matrix is worth the price of float64 throughout
+FEW = 8  # entries of the first and the last vector, by which a write is told
+FITS = 1e-25  # a squared length from which the squares of float32 don't vanish
 MET = 5  # Gram matrices that are remembered besides the last: those of one MLP's inputs and gradients
 NOISE = 64  # roundings: a direction that is no longer than this part of the longest vector is rounding, not a direction
 
@@ -24,6 +27,18 @@ NOISE = 64  # roundings: a direction that is no longer than this part of the lon
 def version(tensor: Tensor) -> int | None:
     """Return torch's count of writes to a tensor's memory; None for inference tensors, which have none."""
     return None if tensor.is_inference() else tensor._version
+
+
+Mark = tuple[Any, ...]
+
+
+def mark(x: Tensor) -> Mark | None:
+    """Return what a write to x (k, n) would change: its version, and a few entries, since writes through .data have no
+    version. None for inference tensors, of which one can't be sure."""
+    if x.is_inference() or not x.numel():
+        return None
+    few = (*x[0, :FEW].tolist(), *x[-1, -FEW:].tolist())
+    return (version(x), *(None if math.isnan(one) else one for one in few))
 
 
 class OverwrittenError(InitdiagError):
@@ -36,11 +51,11 @@ class NotFiniteError(InitdiagError):
 
 @dataclass(frozen=True)
 class Block:
-    """Q = transform · vectors: r orthonormal rows. `version` is that of the vectors when they were met."""
+    """Q = transform · vectors: r orthonormal rows. `marked` is the mark of the vectors when they were met."""
 
     vectors: Tensor
     transform: Tensor
-    version: int | None
+    marked: Mark | None
 
     @property
     def rank(self) -> int:
@@ -57,7 +72,7 @@ class Block:
         return (c @ self.transform) @ self.vectors
 
     def _same(self) -> None:
-        if version(self.vectors) != self.version:
+        if self.marked is not None and mark(self.vectors) != self.marked:
             raise OverwrittenError
 
 
@@ -65,15 +80,15 @@ class Block:
 class Grams:
     """Gram matrices of the vectors that were met last: a basis, and the norm of a gradient, need the same ones."""
 
-    _met: list[tuple[Tensor, int | None, Tensor]] = field(default_factory=list)
+    _met: list[tuple[Tensor, Mark | None, Tensor]] = field(default_factory=list)
 
     def of(self, x: Tensor) -> Tensor:
         """Return x xᵀ, (k, k), in float64, of products in the precision of x."""
         for met, at, known in self._met:
-            if at is not None and _same_numbers(met, x) and at == version(x):
+            if at is not None and _same_numbers(met, x) and at == mark(x):
                 return known
         found = _gram(x)
-        self._met = [*self._met[-MET:], (x, version(x), found)]
+        self._met = [*self._met[-MET:], (x, mark(x), found)]
         return found
 
     def forget(self) -> None:
@@ -91,16 +106,16 @@ class Bases:
     """
 
     copied: bool = False
-    _met: list[tuple[Tensor, int | None, Block, Tensor]] = field(default_factory=list)
+    _met: list[tuple[Tensor, Mark | None, Block, Tensor]] = field(default_factory=list)
 
     def of(self, x: Tensor) -> tuple[Block, Tensor]:
         """Return what `orthonormal` does."""
         for met, at, block, factor in self._met:
-            if at is not None and _same_numbers(met, x) and at == version(x):
+            if at is not None and _same_numbers(met, x) and at == mark(x):
                 return block, factor
         # x itself: below autograd, what detach() returns has a version of its own
         block, factor = orthonormal(x.clone() if self.copied or x.is_inference() else x)
-        self._met = [*self._met[-1:], (x, version(x), block, factor)]
+        self._met = [*self._met[-1:], (x, mark(x), block, factor)]
         return block, factor
 
     def forget(self) -> None:
@@ -170,7 +185,7 @@ def orthonormal(x: Tensor, squares: Tensor | None = None) -> tuple[Block, Tensor
     factor, smallest = _cholesky(gram)
     if smallest >= WELL:
         transform = torch.linalg.solve_triangular(factor, torch.diag(1 / lengths), upper=False)
-        return Block(x, transform.to(x.dtype), version(x)), (lengths.unsqueeze(1) * factor).to(x.dtype)
+        return Block(x, transform.to(x.dtype), mark(x)), (lengths.unsqueeze(1) * factor).to(x.dtype)
     return _written_out(x, squares)
 
 
@@ -189,7 +204,7 @@ def _written_out(x: Tensor, squares: Tensor | None) -> tuple[Block, Tensor]:
     kept = values > floor
     q = (((vectors[:, kept] / values[kept].sqrt()).T / lengths) @ wide).to(x.dtype)
     q = torch.linalg.solve_triangular(torch.linalg.cholesky(_gram(q)).to(x.dtype), q, upper=False)
-    return Block(q, torch.eye(len(q), dtype=x.dtype), version(q)), x @ q.T
+    return Block(q, torch.eye(len(q), dtype=x.dtype), mark(q)), x @ q.T
 
 
 def _normalized(gram: Tensor, squares: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -212,10 +227,13 @@ def _same_numbers(one: Tensor, two: Tensor) -> bool:
 
 
 def _gram(x: Tensor) -> Tensor:
-    """Return x xᵀ in float64, of products of short pieces in the precision of x."""
+    """Return x xᵀ in float64, of products of short pieces in the precision of x where that holds their squares."""
     if x.dtype == torch.float64:
         return x @ x.T
     total = torch.zeros(len(x), len(x), dtype=torch.float64)
     for piece in x.split(STEP, dim=1):
         total += piece @ piece.T
-    return total
+    squares = total.diagonal()
+    few = squares < FITS
+    small = bool(few.any()) and bool((x[few] != 0).any())
+    return x.double() @ x.double().T if small or not bool(squares.isfinite().all()) else total
