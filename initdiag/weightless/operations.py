@@ -116,7 +116,8 @@ def _plus(one: Any, two: Any, *, alpha: float = 1) -> Any:
     weight, other = (one, two) if isinstance(one, Lazy) else (two, one)
     if not isinstance(weight.value, Weight) or (alpha != 1 and weight is two):
         return NotImplemented
-    if isinstance(other, Tensor) and other.numel() == weight.numel() > 0 and other.shape == weight.shape:
+    part = weight.numel() < math.prod(weight.value.source.shape)  # rows of a table, that are added to activations
+    if isinstance(other, Tensor) and not part and other.shape == weight.shape:
         more = other if weight is two else other * alpha
         before = weight.value.plus
         return Lazy(replace(weight.value, plus=more if before is None else before + more), weight.dtype)

@@ -19,6 +19,8 @@ def times(x: Tensor, weight: Weight, layout: Tensor, plus: Tensor | None) -> Ten
     source = weight.source
     wide = x.to(source.normals.dtype)
     place = located(layout, source.m, source.n)
+    if place is None and source.seen_as(layout):  # of several axes, which torch.einsum takes as one
+        place = located(layout, source.m, source.n)
     if place is None:
         whole_view = gathered(weight, layout, "a product with a view across its rows") * weight.scale
         return wide @ (whole_view if plus is None else whole_view + plus)

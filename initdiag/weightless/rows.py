@@ -72,6 +72,8 @@ def entries(value: Weight | Joined, why: str) -> Tensor:
     if layout.dim() == 1:  # one row
         plus = None if value.plus is None else value.plus.unsqueeze(0)
         return entries(replace(value, layout=layout.unsqueeze(0), plus=plus), why)[0]
+    if layout.dim() > 2 and layout.shape[:-2].numel() == 1:
+        return entries(value.viewed(torch.squeeze, tuple(range(layout.dim() - 2))), why).view(layout.shape)
     place = located(layout, source.m, source.n) if layout.dim() == 2 else None
     found = gathered(value, layout, why) if place is None else _located_entries(value, place, why)
     found = found * value.scale
@@ -84,7 +86,7 @@ FEW = 8  # of a matrix's rows, a part that is looked up row by row rather than m
 def _located_entries(value: Weight, place: Located, why: str) -> Tensor:
     source, columns = value.source, slice(place.columns.start, place.columns.stop, place.columns.step)
     first = place.matrix * source.m
-    if FEW * len(place.rows) <= source.m:
+    if FEW * len(place.rows) <= source.m or (len(place.rows) < source.m and not source.met(place.matrix)):
         found = source.look_up([first + row for row in place.rows])
     else:
         rows = range(place.rows.start, place.rows.stop)

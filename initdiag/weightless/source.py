@@ -16,7 +16,7 @@ from torch import Tensor
 from initdiag.errors import InitdiagError
 from initdiag.schemes import Uniform
 from initdiag.schemes.distributions import Truncated
-from initdiag.weightless.law import Law
+from initdiag.weightless.law import Law, uniform_law
 from initdiag.weightless.matrix import Matrix
 from initdiag.weightless.normals import HALF, Normals, bent_
 from initdiag.weightless.span import Bases
@@ -71,6 +71,21 @@ class Source:
     @property
     def asked(self) -> bool:
         return bool(self._parts or self._rows)
+
+    def met(self, matrix: int) -> bool:
+        """Whether one of its matrices has been multiplied; rows that were looked up don't count."""
+        return any(part.matrix.asked for part in self._parts.get(matrix, ()))
+
+    def seen_as(self, view: Tensor) -> bool:
+        """Be one matrix of the shape of a 2-D view of all of it, if nobody has asked yet; say whether it is now."""
+        p, q = map(int, view.shape)
+        if view.storage_offset() or p * q != math.prod(self.shape) or len(self.law.pieces) > 1 or self.asked:
+            return False
+        if view.stride() not in ((q, 1), (1, p)):
+            return False
+        self.shape = (p, q) if view.stride() == (q, 1) else (q, p)
+        self.law = uniform_law(self.law.pieces[0].distribution, self.shape[0], self.law.pieces[0].mean)
+        return True
 
     def forget(self, closed: bool = False) -> None:
         """Be as nobody had asked: the same questions will get the same answers. Nothing may be asked while `closed`."""

@@ -21,7 +21,7 @@ from tests.cli.test_process import CONFIG, ROOT, imported
 SHORT = ("--set", "tokens.batch=1", "--set", "tokens.length=16")
 TWO = ("--set", "model.n_layers=2", *SHORT)
 WEIGHTLESS = ("--engine", "weightless")
-EXACT = "its numbers are those of a dense run with another seed: exact in distribution"
+EXACT = "exact in distribution: its numbers are drawn as a dense run's are"
 
 MODEL = """
 import copy
@@ -177,14 +177,17 @@ def test_what_doesnt_fit_says_so(initdiag: Initdiag, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(choose, "available", lambda device: 2**27)
     ran = initdiag("check", "gpt2", "-q", *TWO)
     size = (50_257 * 768 + 1_024 * 768 + 2 * (12 * 768**2 + 13 * 768) + 2 * 768) * 4 / 2**30
-    assert f"chosen: weightless, since its weights take {size:.1f} GiB; 0.1 GiB are free" in flat(ran.out)
+    assert (
+        f"chosen: weightless, since its weights take {size:.1f} GiB, more than 0.8 of the 0.1 GiB that are free"
+        in flat(ran.out)
+    )
 
 
 def test_progress_names_the_engine_that_was_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "available", lambda device: 2**27)
     stages: list[str] = []
     check("gpt2", overrides=["model.n_layers=2", "tokens.batch=1", "tokens.length=16"], progress=stages.append)
-    assert "engine weightless (its weights take 0.2 GiB; 0.1 GiB are free), " in stages[-1]
+    assert "seed 0: weightless, one forward" in stages[-1]
     assert "drawing weights" not in stages[-1]
 
 
@@ -253,13 +256,13 @@ def test_a_comparison_says_what_its_numbers_are(form: str, initdiag: Initdiag) -
     arguments = ("compare", "gpt2", "-q", *WEIGHTLESS, *TWO, "--schemes", "default,gpt2", "--output-format", form)
     out = flat(initdiag(*arguments).out).replace("\\", "").lower()
     assert out.count(EXACT) == 1
-    assert out.count("default: but for these, whose entries are no gaussians: exact only as widths grow: ") == 1
-    assert "gpt2: but for these" not in out
+    assert out.count("default: asymptotic, since entries are uniform or truncated, and products gaussian only ") == 1
+    assert "gpt2: asymptotic" not in out
 
 
 def test_asymptotic_ones_are_named_in_the_table(initdiag: Initdiag) -> None:
     ran = initdiag("check", "gpt2", "-q", *WEIGHTLESS, *TWO, "--scheme", "default")
-    assert "exact only as widths grow: blocks.*.attention.query.weight, " in flat(ran.out)
+    assert "products Gaussian only up to about 1/width: blocks.*.attention.query.weight, " in flat(ran.out)
 
 
 def test_a_plan_without_entries(initdiag: Initdiag) -> None:
