@@ -26,10 +26,10 @@ test: .venv/tested ## the whole suite, linters and type checks included
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto --dist loadfile $(T)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile $(T)
 
 quick: .venv/tested ## the tests that take no more than a few seconds
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(T)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow' $(T)
 
 docs: .venv/tested ## write again what is generated: docs, README blocks, the JSON schema
 	$(BIN)/cog -r -I docs README.md docs/*.md

@@ -146,21 +146,22 @@ def test_the_stream_is_the_sum(wide: Run) -> None:
 
 
 @pytest.mark.slow
-def test_all_layers_of_llama_405b() -> None:
-    """126 layers on 64 tokens of one sequence. Tokens look alike to some unknown degree here, so that the standard
-    error of one layer may be that of a single token; the mean over layers, of independent matrices, is 11 times better.
+def test_many_layers_of_llama_405b() -> None:
+    """16 of the 126 layers (for time) on 64 tokens of one sequence. Tokens look alike to some unknown degree here, so
+    that the standard error of one layer may be that of a single token; the mean over layers, of independent matrices,
+    is 4 times better.
     """
-    run = check("llama-3.1-405b", settings=Settings(threads=2)).run
+    run = check("llama-3.1-405b", overrides=("model.n_layers=16",), settings=Settings(threads=2)).run
     assert run.engine == "weightless" and run.notes is not None and run.notes.made_real == ()
     variance = D * STD**2
     residual, logits = run.measured.residual, run.measured.logits
     expected, error = mlp_variance(1.0)
     single = error * math.sqrt(N)
     found = [branch.branch_variance / expected for branch in residual.branches if branch.kind == "mlp"]
-    assert len(found) == 126
+    assert len(found) == 16
     for at, ratio in enumerate(found):
         assert_near(ratio, 1.0, single, f"MLP of layer {at}")
-    assert_near(sum(found) / 126, 1.0, single / math.sqrt(126), "mean over layers")
+    assert_near(sum(found) / 16, 1.0, single / 4, "mean over layers")
     loss = run.measured.loss.uniform_targets
     assert_near(loss, math.log(V) + variance / 2, math.sqrt(math.expm1(variance) / V), "uniform-target loss")
     assert_near(logits.std, math.sqrt(variance), math.sqrt(variance / (2 * V)), "logit std")
