@@ -68,6 +68,8 @@ def placed(subject: Subject, settings: Settings) -> Subject:
     if module is None or settings in (Settings(), Settings(threads=settings.threads)):
         return subject
     if subject.laws or subject.unrecorded:  # built without its large parameters, on the CPU
+        if settings.dtype == dtype_of(module):
+            return subject
         return replace(subject, module=module.to(getattr(torch, settings.dtype)))
     first = next(module.parameters())
     device = first.device.type if settings.device == "auto" else device_named(settings.device)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from initdiag.errors import RunError
 from initdiag.weightless.factors import Gradient, Term, gradient
 from initdiag.weightless.joined import Joined, Weight
 from initdiag.weightless.lazy import Lazy
@@ -81,8 +82,8 @@ def _one_weight(a: Any, b: Any) -> bool:
 
 
 def _one_dtype(a: Tensor, b: Tensor) -> None:
-    if a.dtype != b.dtype:  # as torch says it
-        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {a.dtype} != {b.dtype}")
+    if a.dtype != b.dtype:
+        raise RunError(f"the forward multiplies {a.dtype} with {b.dtype}, which torch refuses; cast one to the other")
 
 
 def mm(a: Tensor, b: Tensor, **kwargs: Any) -> Any:
