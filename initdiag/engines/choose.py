@@ -37,9 +37,8 @@ def choose(subject: Subject, tokens: int, settings: Settings) -> Choice:
     asked, lean = settings.engine == "auto", bool(subject.laws or subject.unrecorded)
     if not lean and (subject.build is None or settings.device not in ("auto", "cpu")):
         return Choice("dense", "its weights are there" if asked else "")
-    shapes = _shapes(subject)
-    size, there = sum(map(math.prod, shapes)) * ITEM[settings.dtype], available("cpu")
-    if there is not None and size > SHARE * there:
+    shapes, size, there = _weights(subject, settings)
+    if size > SHARE * there:
         most = f"more than {SHARE:g} of the {gibibytes(there)} that are free"
         return Choice("weightless", f"its weights take {gibibytes(size)}, {most}")
     dense, weightless = costs(shapes, tokens)
@@ -55,18 +54,21 @@ def fits(subject: Subject, settings: Settings, planned: bool = False) -> bool:
     Args:
         planned: a scheme draws them; else those whose law wasn't seen can only be had by building them.
     """
-    shapes = _shapes(subject)
-    size, there = sum(map(math.prod, shapes)) * ITEM[settings.dtype], available("cpu")
-    if there is not None and size > SHARE * there:
+    shapes, size, there = _weights(subject, settings)
+    if size > SHARE * there:
         return False
     dense, weightless = costs(shapes, USUAL)
     return bool(subject.unrecorded and not planned) or weightless + CLOSE >= dense
 
 
-def _shapes(subject: Subject) -> list[tuple[int, ...]]:
+def _weights(subject: Subject, settings: Settings) -> tuple[list[tuple[int, ...]], int, float]:
+    """Return the shapes of a subject's parameters, the bytes they take, and those that are free (inf: nobody knows)."""
     if subject.module is not None:
-        return [tuple(parameter.shape) for parameter in subject.module.parameters()]
-    return [entry.parameter.shape for entry in subject.plan.entries]
+        shapes = [tuple(parameter.shape) for parameter in subject.module.parameters()]
+    else:
+        shapes = [entry.parameter.shape for entry in subject.plan.entries]
+    there = available("cpu")
+    return shapes, sum(map(math.prod, shapes)) * ITEM[settings.dtype], math.inf if there is None else there
 
 
 def costs(shapes: Iterable[tuple[int, ...]], tokens: int) -> tuple[float, float]:
@@ -87,5 +89,5 @@ def costs(shapes: Iterable[tuple[int, ...]], tokens: int) -> tuple[float, float]
     return dense, weightless
 
 
-def gibibytes(size: int) -> str:
+def gibibytes(size: float) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**27 else f"{size / 2**30:.2g} GiB"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-LARGE = 2**18  # entries: 1 MiB of float32, drawn in 2 ms; below, real ones are as cheap
+from initdiag.weightless.law import LARGE
+
 HUGE = 2**26  # entries, 256 MiB of float32, from which memory counts more than time
 WIDE = 2  # a side shorter than this many times the tokens is used up by one forward
 

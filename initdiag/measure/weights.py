@@ -42,19 +42,17 @@ def measure_buffers(module: nn.Module) -> tuple[ParameterMeasure, ...]:
 
 def _by_law(name: str, tensor: Tensor, source: Source) -> ParameterMeasure:
     """What the law of a parameter without entries says of them; of several pieces, over all of their entries."""
-    pieces, rows = source.law.pieces, source.law.pieces[-1].stop
-    mean = total(piece.centre * (piece.stop - piece.start) for piece in pieces) / rows
-    square = total((piece.std**2 + (piece.centre - mean) ** 2) * (piece.stop - piece.start) for piece in pieces) / rows
-    only = pieces[0].distribution if len(pieces) == 1 else None
+    law = source.law
+    only = law.pieces[0].distribution if len(law.pieces) == 1 else None
     return ParameterMeasure(
         name=name,
-        mean=mean,
-        std=math.sqrt(square),
+        mean=law.mean,
+        std=law.std,
         not_finite=0,
         shape=tuple(tensor.shape),
         dtype=str(tensor.dtype).removeprefix("torch."),
         kurtosis=only.kurtosis if only else math.nan,
-        max_abs=abs(mean) + only.bound if isinstance(only, Uniform) else math.nan,
+        max_abs=abs(law.mean) + only.bound if isinstance(only, Uniform) else math.nan,
         drawn=False,
         trainable=tensor.requires_grad,
     )

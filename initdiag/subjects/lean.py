@@ -15,9 +15,8 @@ from initdiag.subjects.laws import UNWRITTEN, draws_of, law_of, unwritten
 from initdiag.subjects.lean_build import LeanRecorder, NoEntriesError
 from initdiag.subjects.operands import storage_key
 from initdiag.subjects.recorder import Built, deterministic_fill, seen
-from initdiag.weightless.law import Law
+from initdiag.weightless.law import LARGE, Law
 
-LARGE = 2**18  # entries: 1 MiB in float32, from where a product with a few hundred vectors is cheaper drawn than formed
 ROOM = 2**26  # entries of large tensors that may be real, all together, where something else is computed from them
 LAWLESS = 2**26  # entries of parameters that may be real because what they are drawn from has no name
 _TRIES = 64  # what is real on one try may ask for more on the next: a table, then what is computed from it

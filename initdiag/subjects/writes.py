@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from initdiag.dispatch import DispatchMode
 from initdiag.subjects.authors import MetaQuestions, author_of, signed
 from initdiag.subjects.contents import (
     DRAWN,
@@ -49,7 +49,7 @@ _CALLS = ("resize", "set")  # write to a tensor, but not to its memory
 _IDLE = (*OTHER_DRAWS, "normal", "erfinv", "clamp")
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(DispatchMode):
     """Follows what every storage holds while it is entered.
 
     Args:
@@ -61,7 +61,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, known: Iterable[tuple[Tensor, Content]] = (), untouchable: Iterable[Tensor] = ()) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         # A storage is known by its address; the weak reference keeps the address, not the memory, from being reused.
         self._contents: dict[int, tuple[StorageWeakRef, Content]] = {}
         self._untouchable = {key for tensor in untouchable if (key := storage_key(tensor)) is not None}
@@ -69,11 +69,6 @@ class Recorder(TorchDispatchMode):
         self._questions = MetaQuestions(self)
         for tensor, content in known:
             self._set(tensor, content)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keep torch from wrapping the method below for torch.compile: that alone imports torch._dynamo, 1.2 s."""
-        return False
 
     def __enter__(self) -> Recorder:
         self._questions.__enter__()  # type: ignore[no-untyped-call]

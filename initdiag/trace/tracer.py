@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from initdiag.dispatch import DispatchMode
 from initdiag.schemes import Role
 from initdiag.trace import additions, calls, chains, descent, noting, products
 from initdiag.trace.additions import Residual
@@ -50,7 +50,7 @@ from initdiag.trace.weights import first_row, product_of
 from initdiag.weightless.lazy import is_lazy
 
 
-class Tracer(TorchDispatchMode):
+class Tracer(DispatchMode):
     """Use as a context manager around a forward; `ids` is the tensor of token ids that the forward gets.
 
     starts: weights whose product with the embedding begins the stream (factorised embeddings).
@@ -66,7 +66,7 @@ class Tracer(TorchDispatchMode):
         callbacks: Callbacks | None = None,
         starts: Collection[str] = (),
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._report = callbacks or Callbacks(on_addition, on_attention)
         self._starts = starts
         self._lineages: Any = WeakTensorKeyDictionary()
@@ -83,11 +83,6 @@ class Tracer(TorchDispatchMode):
         for name, parameter in self._parameters.items():
             self._lineages[parameter] = Lineage(parameter=name)
         self._lineages[ids] = TOKEN_IDS
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keep torch from wrapping the method below for torch.compile: that alone imports torch._dynamo, 1.2 s."""
-        return False
 
     def of(self, tensor: Tensor) -> Lineage:
         """Return what is known of a tensor."""

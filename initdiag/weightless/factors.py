@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from initdiag.weightless.span import GRAMS
+from initdiag.weightless.span import gram_of
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _square(term: Term) -> float | None:
     """‖term‖² from the Gram matrices that its products left behind; None where float32 doesn't hold the squares."""
     if term.ids:
         return None
-    left, right = GRAMS.of(term.left), GRAMS.of(term.right)
+    left, right = gram_of(term.left), gram_of(term.right)
     square = float((left * right).sum())
     return square if 0 < square < math.inf else None
 

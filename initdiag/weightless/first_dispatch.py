@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from initdiag.schemes import Constant
-from initdiag.weightless.joined import Weight
 from initdiag.weightless.law import uniform_law
 from initdiag.weightless.lazy import Lazy
 from initdiag.weightless.normals import Normals
 from initdiag.weightless.source import Source
+from initdiag.weightless.weight import Weight
 
 NAME = "torch.distributed.tensor"
 

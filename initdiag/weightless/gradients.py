@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from initdiag.dispatch import DispatchMode
 from initdiag.weightless.factors import Gradient, Term, gradient
 from initdiag.weightless.lazy import Lazy, source_of
 
@@ -21,21 +21,16 @@ THINNER = 8  # and how much thinner it must be, since others than gradients may 
 Shapes = Collection[tuple[int, ...]]
 
 
-class ThinProducts(TorchDispatchMode):
+class ThinProducts(DispatchMode):
     """While a backward runs: keeps products that have the shape of a weight without entries as their factors.
 
     shapes: of all such weights. A product that only happens to look like one is made real when it is used.
     """
 
     def __init__(self, shapes: Collection[tuple[int, ...]]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         matrices = {shape[-2:] for shape in shapes}
         self._shapes = {*shapes, *matrices, *((n, m) for m, n in matrices)}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keep torch from wrapping the method below for torch.compile: that alone imports torch._dynamo, 1.2 s."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.rpartition("::")[2]

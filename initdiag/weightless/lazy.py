@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from initdiag.weightless.factors import Gradient
-from initdiag.weightless.joined import Joined, Weight
+from initdiag.weightless.joined import Joined
 from initdiag.weightless.source import Source
+from initdiag.weightless.weight import Weight
 
 Value = Weight | Joined | Gradient
 

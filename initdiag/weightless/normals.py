@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -46,7 +46,6 @@ class Normals:
     seed: int
     threads: int = 1
     dtype: torch.dtype = torch.float32
-    _: None = field(default=None, repr=False, compare=False)
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
@@ -55,17 +54,12 @@ class Normals:
     def __call__(self, name: str, rows: int, width: int) -> Tensor:
         """Return (rows, width) of what `name` stands for."""
         out = torch.empty(rows, width, dtype=self.dtype)
-        parts = out.view(-1).split(CHUNK)
-        if len(parts) == 1 or self.threads == 1:
-            for at, part in enumerate(parts):
-                part.normal_(generator=generator_for(self.seed, f"{name}/{at}"))
-            return out
-        jobs = [self._pool.submit(_fill, part, self.seed, f"{name}/{at}") for at, part in enumerate(parts)]
-        for job in jobs:
-            job.result()
+        jobs = [(part, f"{name}/{at}") for at, part in enumerate(out.view(-1).split(CHUNK))]
+        run = map if len(jobs) == 1 or self.threads == 1 else self._pool.map
+        list(run(self._fill, jobs))
         return out
 
-
-@torch.no_grad()
-def _fill(part: Tensor, seed: int, name: str) -> None:
-    part.normal_(generator=generator_for(seed, name))
+    @torch.no_grad()
+    def _fill(self, job: tuple[Tensor, str]) -> None:
+        part, name = job
+        part.normal_(generator=generator_for(self.seed, name))

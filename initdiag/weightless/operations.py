@@ -17,14 +17,15 @@ from torch import Tensor
 from initdiag.errors import RunError
 from initdiag.weightless import gradients, products, rows
 from initdiag.weightless.factors import Gradient
-from initdiag.weightless.joined import Joined, Weight, concatenated, flattened, reshaped, stack_of
+from initdiag.weightless.joined import Joined, concatenated, flattened, reshaped, stack_of
 from initdiag.weightless.lazy import Lazy
+from initdiag.weightless.weight import Weight
 
 SAME = frozenset(("clone", "_to_copy", "detach", "alias", "contiguous", "lift_fresh"))
 MADE_LIKE = frozenset(
-    "zeros_like ones_like empty_like full_like rand_like randn_like new_zeros new_ones new_empty".split()
+    "zeros_like ones_like empty_like full_like rand_like randn_like randint_like "
+    "new_zeros new_ones new_empty new_full new_empty_strided".split()
 )
-MADE_LIKE |= frozenset("new_full new_empty_strided randint_like".split())
 
 
 def answer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -131,19 +132,20 @@ def _minus(one: Any, two: Any, *, alpha: float = 1) -> Any:
 
 
 def _cat(tensors: Any, dim: int = 0) -> Any:
-    values = [tensor.value if isinstance(tensor, Lazy) else None for tensor in tensors]
-    weights = [value for value in values if isinstance(value, Weight) and value.layout.dim() == 2]
-    if len(weights) == len(values):
-        return Lazy(concatenated(weights, dim % 2), tensors[0].dtype)
-    return gradients.cat(tensors, dim)
+    weights = _matrices(tensors)
+    return gradients.cat(tensors, dim) if weights is None else Lazy(concatenated(weights, dim % 2), tensors[0].dtype)
 
 
 def _stack(tensors: Any, dim: int = 0) -> Any:
+    weights = _matrices(tensors)
+    return NotImplemented if dim or weights is None else Lazy(stack_of(weights), tensors[0].dtype)
+
+
+def _matrices(tensors: Any) -> list[Weight] | None:
+    """The weights that tensors stand for, where all of them are matrices without entries."""
     values = [tensor.value if isinstance(tensor, Lazy) else None for tensor in tensors]
     weights = [value for value in values if isinstance(value, Weight) and value.layout.dim() == 2]
-    if dim or len(weights) < len(values):
-        return NotImplemented
-    return Lazy(stack_of(weights), tensors[0].dtype)
+    return weights if len(weights) == len(values) else None
 
 
 def _number(value: Any) -> float | None:

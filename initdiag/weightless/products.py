@@ -9,21 +9,22 @@ from torch import Tensor
 
 from initdiag.errors import RunError
 from initdiag.weightless.factors import Gradient, Term, gradient
-from initdiag.weightless.joined import Joined, Weight
+from initdiag.weightless.joined import Joined
 from initdiag.weightless.lazy import Lazy
 from initdiag.weightless.located import located
 from initdiag.weightless.rows import gathered
+from initdiag.weightless.weight import Weight
 
 
-def times(x: Tensor, weight: Weight, layout: Tensor, plus: Tensor | None) -> Tensor:
-    """Return x (k, p) times the 2-D view `layout` (p, q) of a weight: (k, q), in the dtype of its source."""
-    source = weight.source
+def times(x: Tensor, weight: Weight) -> Tensor:
+    """Return x (k, p) times a 2-D weight (p, q): (k, q), in the dtype of its source."""
+    source, layout, plus = weight.source, weight.layout, weight.plus
     wide = x.to(source.normals.dtype)
     place = located(layout, source.m, source.n)
     if place is None and source.seen_as(layout):  # of several axes, which torch.einsum takes as one
         place = located(layout, source.m, source.n)
     if place is None:
-        whole_view = gathered(weight, layout, "a product with a view across its rows") * weight.scale
+        whole_view = gathered(weight, "a product with a view across its rows") * weight.scale
         return wide @ (whole_view if plus is None else whole_view + plus)
     rows = range(place.rows.start, place.rows.stop)
     whole = slice(place.columns.start, place.columns.stop, place.columns.step)
@@ -53,18 +54,17 @@ def _product(x: Tensor, w: Lazy, index: int | None = None) -> Tensor:
         return _with_parts(x, value, index).to(x.dtype)
     assert isinstance(value, Weight)
     one = value if index is None else value.viewed(torch.select, 0, index)
-    return times(x, one, one.layout, one.plus).to(x.dtype).contiguous()
+    return times(x, one).to(x.dtype).contiguous()
 
 
 def _with_parts(x: Tensor, value: Joined, index: int | None) -> Tensor:
     if value.axis < 0:
         assert index is not None
-        part = value.parts[index]
-        return times(x, part, part.layout, part.plus)
+        return times(x, value.parts[index])
     pieces = [x] * len(value.parts)
     if value.axis == 0:
         pieces = list(x.split([part.layout.shape[0] for part in value.parts], dim=1))
-    answers = [times(piece, part, part.layout, part.plus) for piece, part in zip(pieces, value.parts, strict=True)]
+    answers = [times(piece, part) for piece, part in zip(pieces, value.parts, strict=True)]
     return torch.cat(answers, dim=1) if value.axis == 1 else torch.stack(answers).sum(0)
 
 

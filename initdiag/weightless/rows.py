@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from initdiag.weightless.joined import Joined, Weight, picked
+from initdiag.weightless.joined import Joined, picked
 from initdiag.weightless.lazy import Lazy
 from initdiag.weightless.located import Located, located
+from initdiag.weightless.weight import Weight
 
 
 def embedding(table: Tensor, ids: Tensor, *_: Any, **__: Any) -> Any:
@@ -75,7 +76,7 @@ def entries(value: Weight | Joined, why: str) -> Tensor:
     if layout.dim() > 2 and layout.shape[:-2].numel() == 1:
         return entries(value.viewed(torch.squeeze, tuple(range(layout.dim() - 2))), why).view(layout.shape)
     place = located(layout, source.m, source.n) if layout.dim() == 2 else None
-    found = gathered(value, layout, why) if place is None else _located_entries(value, place, why)
+    found = gathered(value, why) if place is None else _located_entries(value, place, why)
     found = found * value.scale
     return found if value.plus is None else found + value.plus
 
@@ -96,9 +97,9 @@ def _located_entries(value: Weight, place: Located, why: str) -> Tensor:
     return found.t() if place.transposed else found
 
 
-def gathered(value: Weight, layout: Tensor, why: str) -> Tensor:
+def gathered(value: Weight, why: str) -> Tensor:
     """Entries of any view: made real as a whole, then viewed."""
-    source = value.source
+    source, layout = value.source, value.layout
     matrices = range(math.prod(source.shape[:-2]))
     for at in matrices:
         source.need(range(source.m), at, why)

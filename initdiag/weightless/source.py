@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from initdiag.errors import InitdiagError
-from initdiag.schemes import Uniform
-from initdiag.schemes.distributions import Truncated
 from initdiag.weightless.law import Law, uniform_law
 from initdiag.weightless.matrix import Matrix
-from initdiag.weightless.normals import HALF, Normals, bent_
+from initdiag.weightless.normals import Normals
+from initdiag.weightless.rows_of_law import Moments, bent_rows, moments_between, moments_of
 from initdiag.weightless.span import Bases
 
 Allow = Callable[[str, int, str, bool], bool]  # see Source
@@ -45,7 +44,8 @@ class Part:
 class Source:
     """The entries of a parameter of `shape` (…, m, n), drawn from `law` by `name`; nothing is drawn until asked.
 
-    allow(name, bytes, why, needed) is asked before a part of it is made real, and may say no where it isn't needed.
+    allow(name, bytes, why, needed) is asked before a part of it is made real, and may say no where it isn't needed;
+    a negative number of bytes gives back what is forgotten.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Source:
         distinct = list(dict.fromkeys(ids))
         self._reveal([row for row in distinct if row not in self._rows])
         found = torch.stack([self._rows[row] for row in distinct]) if distinct else self.normals(self.name, 0, self.n)
-        std, mean = self._by_row(distinct)
+        std, mean = moments_of(self.law, distinct, self.normals.dtype)
         found = found * std + mean
         places = {row: at for at, row in enumerate(distinct)}
         return found[[places[row] for row in ids]] if len(distinct) < len(ids) else found
@@ -185,19 +185,12 @@ class Source:
                 one[0, row % self.m - part.start] = 1.0
                 self._rows[row] = part.matrix.left(one)[0]
         if free:
-            drawn = self._bent(free, self.normals(f"{self.name}/rows/{self._lookups}", len(free), self.n))
+            drawn = self.normals(f"{self.name}/rows/{self._lookups}", len(free), self.n)
+            drawn = bent_rows(self.law, free, drawn)
             self._lookups += 1
             self._rows.update(zip(free, drawn, strict=True))
             for matrix in {row // self.m for row in free} & set(self._parts):  # untouched: made anew with these rows
                 self._parts[matrix] = [part for part in self._parts[matrix] if part.matrix.asked]
-
-    def _bent(self, rows: list[int], drawn: Tensor) -> Tensor:
-        """Give rows of N(0, 1) numbers the shape of their law, with variance 1: rows that are looked up are exact."""
-        for piece in self.law.pieces:
-            if isinstance(piece.distribution, Uniform | Truncated):
-                at = [i for i, row in enumerate(rows) if piece.start <= row < piece.stop]
-                drawn[at] = bent_(drawn[at] * HALF, piece.distribution) / piece.std
-        return drawn
 
     def _part_of(self, row: int) -> Part | None:
         matrix, at = divmod(row, self.m)
@@ -237,31 +230,9 @@ class Source:
         name = f"{self.name}[{matrix}, {start}:{stop}]"
         return Part(start, stop, Matrix(self.normals, name, stop - start, self.n, self.bases, fixed))
 
-    def _moments(self, rows: range, matrix: int) -> tuple[Tensor | float, Tensor | float]:
-        """Return std and mean of some rows: numbers where they are alike, else (rows,)."""
+    def _moments(self, rows: range, matrix: int) -> Moments:
         first = matrix * self.m
-        return self._of_pieces(first + rows.start, first + rows.stop)
-
-    def _of_pieces(self, start: int, stop: int) -> tuple[Tensor | float, Tensor | float]:
-        pieces = [piece for piece in self.law.pieces if piece.start < stop and piece.stop > start]
-        if len(pieces) == 1:
-            return pieces[0].std, pieces[0].centre
-        std, mean = (
-            torch.empty(stop - start, dtype=self.normals.dtype),
-            torch.empty(stop - start, dtype=self.normals.dtype),
-        )
-        for piece in pieces:
-            at = slice(max(piece.start, start) - start, min(piece.stop, stop) - start)
-            std[at], mean[at] = piece.std, piece.centre
-        return std, mean
-
-    def _by_row(self, rows: Sequence[int]) -> tuple[Tensor | float, Tensor | float]:
-        if len(self.law.pieces) == 1:
-            return self.law.pieces[0].std, self.law.pieces[0].centre
-        found = [next(piece for piece in self.law.pieces if piece.start <= row < piece.stop) for row in rows]
-        columns = ([getattr(piece, name) for piece in found] for name in ("std", "centre"))
-        std, mean = (torch.tensor(values, dtype=self.normals.dtype).view(-1, 1) for values in columns)
-        return std, mean
+        return moments_between(self.law, first + rows.start, first + rows.stop, self.normals.dtype)
 
 
 def _any(value: Tensor | float) -> bool:

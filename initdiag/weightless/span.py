@@ -8,8 +8,9 @@ V Vᵀ, in float64 (CholeskyQR); where that is singular (equal tokens), its eige
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,7 +21,6 @@ STEP = 2**13  # entries of a row that are multiplied in the vectors' own precisi
 WELL = 1e-4  # of pivot over length, squared, below which the Gram matrix is worth the price of float64 throughout
 FEW = 8  # entries of the first and the last vector, by which a write is told
 FITS = 1e-25  # a squared length from which the squares of float32 don't vanish
-MET = 5  # Gram matrices that are remembered besides the last: those of one MLP's inputs and gradients
 NOISE = 64  # roundings: a direction that is no longer than this part of the longest vector is rounding, not a direction
 
 
@@ -76,26 +76,37 @@ class Block:
             raise OverwrittenError
 
 
+Found = TypeVar("Found")
+
+
 @dataclass
-class Grams:
-    """Gram matrices of the vectors that were met last: a basis, and the norm of a gradient, need the same ones."""
+class Met(Generic[Found]):
+    """What was computed of the vectors that were met last, for as long as nobody writes into them."""
 
-    _met: list[tuple[Tensor, Mark | None, Tensor]] = field(default_factory=list)
+    most: int
+    _met: list[tuple[Tensor, Mark | None, Found]] = field(default_factory=list)
 
-    def of(self, x: Tensor) -> Tensor:
-        """Return x xᵀ, (k, k), in float64, of products in the precision of x."""
+    def of(self, x: Tensor, compute: Callable[[Tensor], Found]) -> Found:
+        """Return compute(x), known already where x lies in the memory of one of them and reads the same."""
         for met, at, known in self._met:
-            if at is not None and _same_numbers(met, x) and at == mark(x):
+            if at is not None and _same_memory(met, x) and at == mark(x):
                 return known
-        found = _gram(x)
-        self._met = [*self._met[-MET:], (x, mark(x), found)]
+        found = compute(x)
+        self._met = [*self._met[1 - self.most :], (x, mark(x), found)]
         return found
 
     def forget(self) -> None:
         self._met.clear()
 
 
-GRAMS = Grams()  # of the run that is going on; forgotten with its answers
+# Gram matrices of the run that is going on: a basis, and the norm of a gradient, need the same ones. Six are what the
+# inputs and gradients of one MLP need; forgotten with the answers.
+GRAMS: Met[Tensor] = Met(6)
+
+
+def gram_of(x: Tensor) -> Tensor:
+    """Return x xᵀ, (k, k), in float64, of products in the precision of x."""
+    return GRAMS.of(x, _gram)
 
 
 @dataclass
@@ -106,20 +117,15 @@ class Bases:
     """
 
     copied: bool = False
-    _met: list[tuple[Tensor, Mark | None, Block, Tensor]] = field(default_factory=list)
+    _met: Met[tuple[Block, Tensor]] = field(default_factory=lambda: Met(2))
 
     def of(self, x: Tensor) -> tuple[Block, Tensor]:
         """Return what `orthonormal` does."""
-        for met, at, block, factor in self._met:
-            if at is not None and _same_numbers(met, x) and at == mark(x):
-                return block, factor
         # x itself: below autograd, what detach() returns has a version of its own
-        block, factor = orthonormal(x.clone() if self.copied or x.is_inference() else x)
-        self._met = [*self._met[-1:], (x, mark(x), block, factor)]
-        return block, factor
+        return self._met.of(x, lambda x: orthonormal(x.clone() if self.copied or x.is_inference() else x))
 
     def forget(self) -> None:
-        self._met.clear()
+        self._met.forget()
         GRAMS.forget()
 
 
@@ -181,7 +187,7 @@ def orthonormal(x: Tensor, squares: Tensor | None = None) -> tuple[Block, Tensor
     Raises:
         NotFiniteError: x has a NaN or an infinity.
     """
-    gram, lengths = _normalized(GRAMS.of(x), squares)
+    gram, lengths = _normalized(gram_of(x), squares)
     factor, smallest = _cholesky(gram)
     if smallest >= WELL:
         transform = torch.linalg.solve_triangular(factor, torch.diag(1 / lengths), upper=False)
@@ -221,7 +227,7 @@ def _cholesky(gram: Tensor) -> tuple[Tensor, float]:
     return factor, smallest if math.isfinite(smallest) else 0.0
 
 
-def _same_numbers(one: Tensor, two: Tensor) -> bool:
+def _same_memory(one: Tensor, two: Tensor) -> bool:
     same = one.data_ptr() == two.data_ptr() and one.dtype == two.dtype
     return same and one.shape == two.shape and one.stride() == two.stride()
 

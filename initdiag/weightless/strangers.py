@@ -5,26 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from initdiag.dispatch import DispatchMode
 from initdiag.errors import RunError
 
 
-class NoStrangers(TorchDispatchMode):
+class NoStrangers(DispatchMode):
     """While a forward runs: a large parameter that was kept in a list, a closure or another tensor when the module was
     built has been left behind on the meta device, and torch computes with its memory, which isn't there.
 
     Raises (from operations inside):
         RunError: one of them is used.
     """
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keep torch from wrapping the method below for torch.compile: that alone imports torch._dynamo, 1.2 s."""
-        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for value in args:
