@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from torch.utils._python_dispatch import TorchDispatchMode
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch._C import _len_torch_dispatch_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _pop_mode, _push_mode
+
+
+@contextmanager
+def no_modes() -> Iterator[None]:
+    """Run without any mode, as torch's _disable_current_modes does at the price of importing torch.fx, 1 s."""
+    popped = [_pop_mode() for _ in range(_len_torch_dispatch_stack())]
+    try:
+        yield
+    finally:
+        for mode in reversed(popped):
+            _push_mode(mode)
 
 
 class DispatchMode(TorchDispatchMode):

@@ -29,7 +29,6 @@ from initdiag.weightless.lazy import is_lazy, lazy_parameter
 from initdiag.weightless.normals import Normals
 from initdiag.weightless.source import AskedAgainError, Source
 from initdiag.weightless.span import Bases, OverwrittenError
-from initdiag.weightless.strangers import NoStrangers
 
 GUESS = Normal(0.02)
 
@@ -131,7 +130,7 @@ def run(
             kept = careful
 
             def watched(of: Subject, module: nn.Module, batch: TokenBatch) -> Seen:
-                with NoStrangers(), nullcontext() if kept else in_blocks(module, entrances, tell):  # noqa: B023
+                with nullcontext() if kept else in_blocks(module, entrances, tell):  # noqa: B023
                     return observe(of, module, batch)
 
             return dense.forward(subject, made.weights, batch, watched), made

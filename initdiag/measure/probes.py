@@ -24,7 +24,7 @@ from initdiag.weightless import Law
 from initdiag.weightless.lazy import source_of
 from initdiag.weightless.source import Source
 
-LONGEST = 16  # tokens: enough for an order to matter, and a fraction of a forward over the batch
+LONGEST = 8  # tokens: enough for an order to matter, and a fraction of a forward over the batch
 SHORTEST = 4  # two tokens before the change, two to be exchanged
 OPEN = 0.02  # a gate that passes 1/50: LayerScale's 1e-5 (arXiv 2103.17239) would hide a leak among roundings
 SEED = 0

@@ -48,6 +48,7 @@ from initdiag.trace.lineage import (
 from initdiag.trace.roles import Notes
 from initdiag.trace.weights import first_row, product_of
 from initdiag.weightless.lazy import is_lazy
+from initdiag.weightless.strangers import refuse_strangers
 
 
 class Tracer(DispatchMode):
@@ -83,6 +84,7 @@ class Tracer(DispatchMode):
         for name, parameter in self._parameters.items():
             self._lineages[parameter] = Lineage(parameter=name)
         self._lineages[ids] = TOKEN_IDS
+        self._weightless = any(map(is_lazy, self._parameters.values()))
 
     def of(self, tensor: Tensor) -> Lineage:
         """Return what is known of a tensor."""
@@ -105,6 +107,8 @@ class Tracer(DispatchMode):
         in_place = name.endswith("_") and not name.endswith("__")
         operation = name.removesuffix("_") if in_place else name
         inputs = list(_tensors((*args, *kwargs.values())))
+        if self._weightless:
+            refuse_strangers(func, inputs)
         parents = [self.of(tensor) for tensor in inputs]  # before the call: an in-place one changes its own history
         call = Call(func, operation, args, kwargs, inputs, parents)
         before = inputs[0].clone() if in_place and operation in ADDITIONS and parents[0].from_ids else None

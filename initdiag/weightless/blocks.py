@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import _disable_current_modes
 
+from initdiag.dispatch import no_modes
 from initdiag.weightless.lazy import is_lazy, source_of
 from initdiag.weightless.source import AskedAgainError, Source
 from initdiag.weightless.span import FEW, version
@@ -157,7 +157,7 @@ class _Scope:
                 kept.append(tensor.detach())
 
         with (
-            _disable_current_modes(),
+            no_modes(),
             torch.random.fork_rng(devices=[]),
             torch.enable_grad(),
             torch.autocast("cpu", dtype=state[2], enabled=state[1]),

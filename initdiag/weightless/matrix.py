@@ -8,22 +8,46 @@ same of the other side. Then, given both, W = Aᵀ Q + Pᵀ B (1 − QᵀQ) + (1
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from initdiag.weightless.normals import Normals
-from initdiag.weightless.span import Bases, NotFiniteError, Span
+from initdiag.weightless.span import Bases, Block, NotFiniteError, Span
 
 
 @dataclass
 class Side:
-    """One side: the directions asked, and the answers to them, a block (r, width of the other side) for each."""
+    """One side: the directions asked, and the answers to them, a block (r, width of the other side) for each.
+
+    Answers that are nothing but fresh numbers are drawn again when somebody needs them: most forwards don't.
+    """
 
     size: int
     span: Span
-    answers: list[Tensor] = field(default_factory=list)
+    _answers: list[Tensor] = field(default_factory=list)
+    _unheld: list[Callable[[], Tensor]] = field(default_factory=list)  # those after them
+
+    @property
+    def asked(self) -> bool:
+        return bool(self.span.blocks)
+
+    @property
+    def answers(self) -> Tensor:
+        """All of them, (rank, width of the other side)."""
+        self._answers += [draw() for draw in self._unheld]
+        self._unheld.clear()
+        if len(self._answers) > 1:
+            self._answers = [torch.cat(self._answers)]
+        return self._answers[0]
+
+    def hold(self, answer: Tensor) -> None:
+        self._unheld.append(lambda: answer)
+
+    def draw_later(self, draw: Callable[[], Tensor]) -> None:
+        self._unheld.append(draw)
 
 
 class Matrix:
@@ -88,12 +112,10 @@ class Matrix:
         w = self._normals(f"{self._name}/entries", m, n)
         q, p = self._inputs, self._outputs
         # (1 − PᵀP) (G (1 − QᵀQ) + …): first what the right side knows, then what the left one does
-        if q.answers:
-            seen = torch.cat(q.answers)
-            w += q.span.combine((seen - q.span.along(w).T).T)
-        if p.answers:
-            heard = torch.cat(p.answers)
-            w += p.span.combine((heard - p.span.along(w.T).T).T).T
+        if q.asked:
+            w += q.span.combine((q.answers - q.span.along(w).T).T)
+        if p.asked:
+            w += p.span.combine((p.answers - p.span.along(w.T).T).T).T
         if self._fixed is not None:
             w[self._fixed[0]] = self._fixed[1]
         self._entries = w
@@ -111,15 +133,25 @@ class Matrix:
             return undefined
         if scale != 1:  # of the small factors, not of the answer
             old, new = None if old is None else old * scale, new * scale
-        answer = None if old is None else old @ torch.cat(own.answers)
+        answer = None if old is None else old @ own.answers
         if block is not None:
-            fresh = self._normals(f"{self._name}/{self._questions}", block.rank, other.size)
-            self._questions += 1
-            if other.answers:
-                told = block.along(torch.cat(other.answers)).T  # (r, s): what the other side has said of them
-                fresh += other.span.combine(told - other.span.along(fresh))
-            if self._fixed is not None and own is self._inputs:
-                fresh[:, self._fixed[0]] = block.along(self._fixed[1]).T
-            own.answers.append(fresh)
-            answer = new @ fresh if answer is None else answer + new @ fresh
+            said = self._answer(block, new, own, other)
+            answer = said if answer is None else answer.add_(said)
         return x.new_zeros(len(x), other.size) if answer is None else answer
+
+    def _answer(self, block: Block, new: Tensor, own: Side, other: Side) -> Tensor:
+        """Return new (k, r) times the answer to the r directions of a block, which nobody has asked before."""
+        normals, name, rank, width = self._normals, f"{self._name}/{self._questions}", block.rank, other.size
+        self._questions += 1
+        fixed = self._fixed if own is self._inputs else None
+        if not other.asked and fixed is None:
+            own.draw_later(lambda: normals(name, rank, width))  # no self: a cycle would keep activations
+            return normals.times(new, name, width)
+        fresh = normals(name, rank, width)
+        if other.asked:
+            told = block.along(other.answers).T  # (r, s): what the other side has said of them
+            fresh += other.span.combine(told - other.span.along(fresh))
+        if fixed is not None:
+            fresh[:, fixed[0]] = block.along(fixed[1]).T
+        own.hold(fresh)
+        return new @ fresh

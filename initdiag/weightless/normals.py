@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Barrier
 
 import torch
 from torch import Tensor
@@ -14,7 +16,8 @@ from torch import Tensor
 from initdiag.schemes import Uniform
 from initdiag.schemes.distributions import Truncated
 
-CHUNK = 2**19  # entries from one generator: 2 MiB, so that two threads share the work of one large request
+BLOCK = 2**17  # entries from one generator: 512 KiB, which are still in a core's cache when they are multiplied
+NARROWEST = 64  # columns of a block
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:
@@ -41,25 +44,52 @@ def bent_(x: Tensor, distribution: Uniform | Truncated) -> Tensor:
 
 @dataclass(frozen=True)
 class Normals:
-    """A supply of N(0, 1) numbers for one seed, drawn in `threads` threads."""
+    """A supply of N(0, 1) numbers for one seed, drawn in `threads` threads by blocks of columns."""
 
     seed: int
     threads: int = 1
     dtype: torch.dtype = torch.float32
 
-    @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.threads)
-
     def __call__(self, name: str, rows: int, width: int) -> Tensor:
         """Return (rows, width) of what `name` stands for."""
         out = torch.empty(rows, width, dtype=self.dtype)
-        jobs = [(part, f"{name}/{at}") for at, part in enumerate(out.view(-1).split(CHUNK))]
-        run = map if len(jobs) == 1 or self.threads == 1 else self._pool.map
-        list(run(self._fill, jobs))
+        self._each(name, rows, width, lambda block, columns: out[:, columns].copy_(block))
         return out
 
-    @torch.no_grad()
-    def _fill(self, job: tuple[Tensor, str]) -> None:
-        part, name = job
-        part.normal_(generator=generator_for(self.seed, name))
+    def times(self, factor: Tensor, name: str, width: int) -> Tensor:
+        """Return factor (k, rows) times the same (rows, width), of which no more than a block exists at a time."""
+        out = torch.empty(len(factor), width, dtype=self.dtype)
+        self._each(name, factor.shape[1], width, lambda block, columns: torch.mm(factor, block, out=out[:, columns]))
+        return out
+
+    @cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        default, started = torch.get_num_threads(), Barrier(self.threads)
+        pool = ThreadPoolExecutor(self.threads, initializer=_work_alone)
+        list(pool.map(lambda _: started.wait(), range(self.threads)))
+        torch.set_num_threads(default)  # the number that was set last is that of threads to come
+        return pool
+
+    def _each(self, name: str, rows: int, width: int, use: Callable[[Tensor, slice], object]) -> None:
+        """Draw every block (rows, some columns) and use it."""
+        step = min(max(NARROWEST, BLOCK // max(rows, 1)), max(width, 1))
+        blocks = iter(range(-(-width // step)))  # whoever is free takes the next
+
+        @torch.no_grad()
+        def take(_: int) -> None:
+            room = torch.empty(rows * step, dtype=self.dtype)
+            for at in blocks:
+                columns = slice(at * step, min((at + 1) * step, width))
+                block = room[: rows * (columns.stop - columns.start)].view(rows, columns.stop - columns.start)
+                use(block.normal_(generator=generator_for(self.seed, f"{name}/{at}")), columns)
+
+        if self.threads == 1 or step == width:
+            take(0)
+        else:
+            list(self._pool.map(take, range(self.threads)))
+
+
+def _work_alone() -> None:
+    """Let torch use one thread in this one, of several that work side by side."""
+    torch.get_num_threads()  # a thread's first question sets its number to the default
+    torch.set_num_threads(1)

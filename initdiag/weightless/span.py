@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -21,6 +22,7 @@ STEP = 2**13  # entries of a row that are multiplied in the vectors' own precisi
 WELL = 1e-4  # of pivot over length, squared, below which the Gram matrix is worth the price of float64 throughout
 FEW = 8  # entries of the first and the last vector, by which a write is told
 FITS = 1e-25  # a squared length from which the squares of float32 don't vanish
+ALIKE = 1e-6  # of a cosine to 1, from which two rows are looked at
 NOISE = 64  # roundings: a direction that is no longer than this part of the longest vector is rounding, not a direction
 
 
@@ -51,15 +53,27 @@ class NotFiniteError(InitdiagError):
 
 @dataclass(frozen=True)
 class Block:
-    """Q = transform · vectors: r orthonormal rows. `marked` is the mark of the vectors when they were met."""
+    """Q = transform · vectors: r orthonormal rows. `marked` is the mark of the vectors when they were met.
+
+    factor: L (r, r) in float64, of vectors = diag(lengths) L Q; None where the vectors are Q.
+    """
 
     vectors: Tensor
-    transform: Tensor
     marked: Mark | None
+    factor: Tensor | None = None
+    lengths: Tensor | None = None
 
     @property
     def rank(self) -> int:
-        return self.transform.shape[0]
+        return len(self.vectors)
+
+    @cached_property
+    def transform(self) -> Tensor:
+        """T (r, r), which only the other side, or another question, needs."""
+        if self.factor is None or self.lengths is None:
+            return torch.eye(self.rank, dtype=self.vectors.dtype)
+        inverse: Tensor = torch.linalg.solve_triangular(self.factor, torch.diag(1 / self.lengths), upper=False)
+        return inverse.to(self.vectors.dtype)
 
     def along(self, x: Tensor) -> Tensor:
         """Return x Qᵀ, (k, r)."""
@@ -190,9 +204,22 @@ def orthonormal(x: Tensor, squares: Tensor | None = None) -> tuple[Block, Tensor
     gram, lengths = _normalized(gram_of(x), squares)
     factor, smallest = _cholesky(gram)
     if smallest >= WELL:
-        transform = torch.linalg.solve_triangular(factor, torch.diag(1 / lengths), upper=False)
-        return Block(x, transform.to(x.dtype), mark(x)), (lengths.unsqueeze(1) * factor).to(x.dtype)
+        return Block(x, mark(x), factor, lengths), (lengths.unsqueeze(1) * factor).to(x.dtype)
+    first = _firsts(x, gram)
+    if (kept := list(dict.fromkeys(first))) != list(range(len(x))):
+        block, coefficients = orthonormal(x[kept], None if squares is None else squares[kept])
+        places = {row: at for at, row in enumerate(kept)}
+        return block, coefficients[[places[row] for row in first]]
     return _written_out(x, squares)
+
+
+def _firsts(x: Tensor, gram: Tensor) -> list[int]:
+    """Return for each row the first one that is equal to it: equal tokens are common, and no reason to round."""
+    first = list(range(len(x)))
+    for later, earlier in ((gram - 1).abs() < ALIKE).tril(-1).nonzero().tolist():
+        if first[later] == later and first[earlier] == earlier and torch.equal(x[later], x[earlier]):
+            first[later] = earlier
+    return first
 
 
 def _written_out(x: Tensor, squares: Tensor | None) -> tuple[Block, Tensor]:
@@ -210,7 +237,7 @@ def _written_out(x: Tensor, squares: Tensor | None) -> tuple[Block, Tensor]:
     kept = values > floor
     q = (((vectors[:, kept] / values[kept].sqrt()).T / lengths) @ wide).to(x.dtype)
     q = torch.linalg.solve_triangular(torch.linalg.cholesky(_gram(q)).to(x.dtype), q, upper=False)
-    return Block(q, torch.eye(len(q), dtype=x.dtype), mark(q)), x @ q.T
+    return Block(q, mark(q)), x @ q.T
 
 
 def _normalized(gram: Tensor, squares: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -236,10 +263,13 @@ def _gram(x: Tensor) -> Tensor:
     """Return x xᵀ in float64, of products of short pieces in the precision of x where that holds their squares."""
     if x.dtype == torch.float64:
         return x @ x.T
-    total = torch.zeros(len(x), len(x), dtype=torch.float64)
-    for piece in x.split(STEP, dim=1):
+    first, *others = x.split(STEP, dim=1)
+    total: Tensor = (first @ first.T).double()
+    for piece in others:
         total += piece @ piece.T
     squares = total.diagonal()
+    if len(x) and float(squares.min()) >= FITS and float(squares.max()) < math.inf:
+        return total
     few = squares < FITS
     small = bool(few.any()) and bool((x[few] != 0).any())
     return x.double() @ x.double().T if small or not bool(squares.isfinite().all()) else total

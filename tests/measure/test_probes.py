@@ -124,7 +124,7 @@ def test_one_position_of_leak_is_found_at_the_border_alone() -> None:
 
 
 def test_a_prefix_lm_leaks_and_says_whether_it_was_to_be_causal() -> None:
-    measured = probed(Model(prefix=8, visible=0), causal=False)
+    measured = probed(Model(prefix=LONGEST // 2, visible=0), causal=False)
     assert measured.leak == 0 and not measured.causal  # the prefix ends before the change
     assert probed(Model(prefix=16), causal=False).leak > 1e-2
 
