@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from initdiag.dispatch import no_modes
+from initdiag.memory import give_back
 from initdiag.weightless.lazy import is_lazy, source_of
 from initdiag.weightless.source import AskedAgainError, Source
 from initdiag.weightless.span import FEW, version
@@ -138,6 +139,8 @@ class _Scope:
                 with saved_tensors_hooks(saved.pack, saved.unpack):
                     result = forward(*args, **kwargs)
             _forget(own)
+            if torch.is_grad_enabled():
+                give_back()
             return result
 
         return run
@@ -147,6 +150,7 @@ class _Scope:
     ) -> list[Tensor]:
         """Run a block once more, as it ran before, and return what its graph keeps, in the same order."""
         _forget(self._awake)
+        give_back()
         self._awake = own
         for source in own:
             source.forget()
