@@ -26,9 +26,10 @@ from initdiag.weightless.blocks import Tell, in_blocks, silent
 from initdiag.weightless.budget import Budget, budget
 from initdiag.weightless.first_dispatch import spare_import
 from initdiag.weightless.lazy import is_lazy, lazy_parameter
+from initdiag.weightless.met import OverwrittenError
 from initdiag.weightless.normals import Normals
 from initdiag.weightless.source import AskedAgainError, Source
-from initdiag.weightless.span import Bases, OverwrittenError
+from initdiag.weightless.span import Bases
 
 GUESS = Normal(0.02)
 

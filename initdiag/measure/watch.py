@@ -17,7 +17,7 @@ from initdiag.measure.statistics import as_sequences, largest, moments, variance
 from initdiag.measure.values import AttentionMeasure, Branch, Read
 from initdiag.schemes.roles import layer_of
 from initdiag.trace import Addition, Attention, Callbacks, Reading, Routing
-from initdiag.weightless.span import version
+from initdiag.weightless.met import version
 
 NOTHING_YET = HeadroomMeasure(0.0, "")
 

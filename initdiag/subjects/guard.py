@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from initdiag.errors import RunError
 from initdiag.subjects.global_state import random_states, set_algorithms, switches
 from initdiag.weightless.lazy import is_lazy
-from initdiag.weightless.span import version
+from initdiag.weightless.met import version
 
 COPIED = 1 << 26  # bytes; larger buffers (caches of keys and values) are watched like parameters, not copied
 SAMPLE = 64  # numbers of a tensor: sees a write to all of it, through .data as well, in about 10 µs

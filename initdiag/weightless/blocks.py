@@ -19,8 +19,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from initdiag.dispatch import no_modes
 from initdiag.memory import give_back
 from initdiag.weightless.lazy import is_lazy, source_of
+from initdiag.weightless.met import FEW, version
 from initdiag.weightless.source import AskedAgainError, Source
-from initdiag.weightless.span import FEW, version
 
 ROUNDED = 1e-3  # of the largest entry of a sample: bfloat16 rounds by 0.004 of each, in the same way both times
 Tell = Callable[[int, int], None]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from initdiag.weightless.span import gram_of
+from initdiag.weightless.basis import gram_of
 
 
 @dataclass(frozen=True)

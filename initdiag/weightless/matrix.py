@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from initdiag.weightless.basis import Block, NotFiniteError
 from initdiag.weightless.normals import Normals
-from initdiag.weightless.span import Bases, Block, NotFiniteError, Span
+from initdiag.weightless.span import Bases, Span
 
 
 @dataclass

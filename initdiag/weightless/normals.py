@@ -16,7 +16,8 @@ from torch import Tensor
 from initdiag.schemes import Uniform
 from initdiag.schemes.distributions import Truncated
 
-BLOCK = 2**17  # entries from one generator: 512 KiB, which are still in a core's cache when they are multiplied
+BLOCK = 2**17  # entries drawn at a time: 512 KiB, which are still in a core's cache when they are multiplied
+STRIPE = 2 * BLOCK  # entries from one generator: few, so that threads share the work; many, since seeds are 32 bits
 NARROWEST = 64  # columns of a block
 
 
@@ -73,17 +74,20 @@ class Normals:
     def _each(self, name: str, rows: int, width: int, use: Callable[[Tensor, slice], object]) -> None:
         """Draw every block (rows, some columns) and use it."""
         step = min(max(NARROWEST, BLOCK // max(rows, 1)), max(width, 1))
-        blocks = iter(range(-(-width // step)))  # whoever is free takes the next
+        stripe = step * STRIPE // BLOCK
+        starts = iter(range(0, width, stripe))  # whoever is free takes the next
 
         @torch.no_grad()
         def take(_: int) -> None:
             room = torch.empty(rows * step, dtype=self.dtype)
-            for at in blocks:
-                columns = slice(at * step, min((at + 1) * step, width))
-                block = room[: rows * (columns.stop - columns.start)].view(rows, columns.stop - columns.start)
-                use(block.normal_(generator=generator_for(self.seed, f"{name}/{at}")), columns)
+            for start in starts:
+                generator = generator_for(self.seed, f"{name}/{start // stripe}")
+                for at in range(start, min(start + stripe, width), step):
+                    columns = slice(at, min(at + step, width))
+                    block = room[: rows * (columns.stop - at)].view(rows, columns.stop - at)
+                    use(block.normal_(generator=generator), columns)
 
-        if self.threads == 1 or step == width:
+        if self.threads == 1 or width <= stripe:
             take(0)
         else:
             list(self._pool.map(take, range(self.threads)))

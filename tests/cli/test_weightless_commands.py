@@ -109,6 +109,14 @@ class Writes(GPT):
         return super().forward(ids)
 
 
+class Listed(GPT):
+    def then(self):
+        self.mixers = [torch.randn(512, 512) / 512**0.5]
+
+    def forward(self, ids):
+        return F.linear(self.norm(self.wte(ids) @ self.mixers[0]), self.head.weight)
+
+
 class Normed(GPT):
     def forward(self, ids):
         x = self.wte(ids)
@@ -346,6 +354,14 @@ def test_a_forward_that_writes_into_a_weight(model: Path, initdiag: Initdiag) ->
         "initdiag: the forward writes into 'h.0.up.weight' (aten::mul_), which has no entries under the weightless "
         "engine; use --engine dense"
     )
+
+
+def test_a_weight_that_is_no_parameter(model: Path, initdiag: Initdiag) -> None:
+    """It was left on the meta device, where torch would compute a loss of nothing."""
+    ran = initdiag("check", "m.py:Listed", *WEIGHTLESS, *SHORT)
+    assert (ran.code, ran.out) == (2, "")
+    assert re.search(r"a large weight that is no parameter of a module \(aten::mm, of \(512, 512\)\)", ran.err), ran.err
+    assert "register it, or use --engine dense" in ran.err and "Traceback" not in ran.err
 
 
 def test_what_was_made_real_is_told(model: Path, initdiag: Initdiag) -> None:
