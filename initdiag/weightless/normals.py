@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from threading import Barrier
 
 import torch
 from torch import Tensor
@@ -65,11 +64,7 @@ class Normals:
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        default, started = torch.get_num_threads(), Barrier(self.threads)
-        pool = ThreadPoolExecutor(self.threads, initializer=_work_alone)
-        list(pool.map(lambda _: started.wait(), range(self.threads)))
-        torch.set_num_threads(default)  # the number that was set last is that of threads to come
-        return pool
+        return ThreadPoolExecutor(self.threads, initializer=_work_alone)
 
     def _each(self, name: str, rows: int, width: int, use: Callable[[Tensor, slice], object]) -> None:
         """Draw every block (rows, some columns) and use it."""
@@ -91,6 +86,7 @@ class Normals:
             take(0)
         else:
             list(self._pool.map(take, range(self.threads)))
+            torch.set_num_threads(torch.get_num_threads())  # what is set last is the default of threads to come
 
 
 def _work_alone() -> None:
