@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from initdiag.schemes import Constant, Distribution, Normal
 
-LARGE = (
-    2**18
-)  # entries of a parameter that may do without: 1 MiB of float32, drawn in 2 ms; real ones are as cheap below
+# Entries from which a parameter may do without them: 1 MiB of float32, drawn in 2 ms. Below, real ones are as cheap.
+LARGE = 2**18
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ class Side:
     size: int
     span: Span
     _answers: list[Tensor] = field(default_factory=list)
-    _unheld: list[Callable[[], Tensor]] = field(default_factory=list)  # those after them
+    _unheld: list[Callable[[], Tensor]] = field(default_factory=list)  # those that came after them
 
     @property
     def asked(self) -> bool:
@@ -44,11 +44,9 @@ class Side:
             self._answers = [torch.cat(self._answers)]
         return self._answers[0]
 
-    def hold(self, answer: Tensor) -> None:
-        self._unheld.append(lambda: answer)
-
-    def draw_later(self, draw: Callable[[], Tensor]) -> None:
-        self._unheld.append(draw)
+    def add(self, answer: Callable[[], Tensor]) -> None:
+        """Add the answer to the block that the span got last; it is called for once, and then kept."""
+        self._unheld.append(answer)
 
 
 class Matrix:
@@ -146,7 +144,7 @@ class Matrix:
         self._questions += 1
         fixed = self._fixed if own is self._inputs else None
         if not other.asked and fixed is None:
-            own.draw_later(lambda: normals(name, rank, width))  # no self: a cycle would keep activations
+            own.add(lambda: normals(name, rank, width))  # no self: a cycle would keep activations
             return normals.times(new, name, width)
         fresh = normals(name, rank, width)
         if other.asked:
@@ -154,5 +152,5 @@ class Matrix:
             fresh += other.span.combine(told - other.span.along(fresh))
         if fixed is not None:
             fresh[:, fixed[0]] = block.along(fixed[1]).T
-        own.hold(fresh)
+        own.add(lambda: fresh)
         return new @ fresh

@@ -12,7 +12,15 @@ from initdiag.weightless.normals import BLOCK, STRIPE, Normals
 from .helpers import FAMILY, p_of_one_sample, vectors
 
 # rows, width: of one block, of one and a bit, of stripes with a rest, of more rows than a block has entries
-SHAPES = [(3, 5), (64, BLOCK // 64 + 1), (64, 3 * STRIPE // 64 + 17), (1, 2 * STRIPE + 3), (BLOCK // 16 + 1, 70), (0, 4), (4, 0)]
+SHAPES = [
+    (3, 5),
+    (64, BLOCK // 64 + 1),
+    (64, 3 * STRIPE // 64 + 17),
+    (1, 2 * STRIPE + 3),
+    (BLOCK // 16 + 1, 70),
+    (0, 4),
+    (4, 0),
+]
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
