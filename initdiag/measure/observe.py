@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from initdiag.errors import RunError
 from initdiag.measure.copies import find_copies
 from initdiag.measure.gradients import BranchGradients, backward, mean_cross_entropy
 from initdiag.measure.labels import explain_loss
 from initdiag.measure.lens_values import GradientMeasure, LabelMeasure, ParameterMeasure, ProbeMeasure
 from initdiag.measure.logits import measure_logits
-from initdiag.measure.probes import probe
+from initdiag.measure.probes import LONGEST, probe
 from initdiag.measure.revival import dead_parameters
 from initdiag.measure.scaling import scaling_ratio, unscaled_stds
 from initdiag.measure.values import Branch, Measurements, ResidualMeasure, Wiring
@@ -162,7 +163,13 @@ def _probe(subject: Subject, module: nn.Module, traced: Traced, inputs: Tensor) 
     def forward(ids: Tensor) -> Tensor:
         return _all_logits(subject, module, ids, ids, source[:, : ids.shape[1]].expand(ids.shape))
 
-    return probe(module, forward, inputs, subject.vocab_size, subject.causal is not False, traced.starts)
+    causal = subject.causal is not False
+    for longest in (LONGEST, inputs.shape[1]):  # some forwards take no other length than that of the batch
+        try:
+            return probe(module, forward, inputs, subject.vocab_size, causal, traced.starts, longest)
+        except RunError:
+            continue
+    return ProbeMeasure(math.nan, math.nan, causal)
 
 
 def _all_logits(

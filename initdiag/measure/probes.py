@@ -38,6 +38,7 @@ def probe(
     vocab_size: int,
     causal: bool,
     starts: Collection[str] = (),
+    longest: int = LONGEST,
 ) -> ProbeMeasure:
     """Run three short rows and compare them.
 
@@ -46,15 +47,15 @@ def probe(
     Args:
         forward: token ids (3, t) to logits (3, t, V).
         ids: valid token ids (B, T), T ≥ 4; the beginning of the first row is used.
-        causal: whether a leak is a fault; it is measured either way. starts: as the tracer's.
+        causal: whether a leak is a fault; it is measured either way. starts: as the tracer's. longest: t at most.
 
     Returns:
         leak, and position; nan where the sequence is too short, the logits are all equal, or no attention was found.
     """
-    length = min(ids.shape[1], LONGEST)
+    length = min(ids.shape[1], longest)
     if length < SHORTEST or vocab_size < 2:
         return ProbeMeasure(math.nan, math.nan, causal)
-    rows, change = _rows(ids[0, :length], vocab_size), length // 2
+    rows, change = _rows(ids[0, :length], vocab_size), _change(length)
     heard: list[Tensor] = []
 
     def listen(addition: Addition) -> None:
@@ -77,15 +78,20 @@ def probe(
 
 
 def _rows(base: Tensor, vocab_size: int) -> Tensor:
-    """Return the three rows (3, t): base, later half changed, all but the last token in reverse order."""
-    length = len(base)
+    """Return the three rows (3, t): base, later tokens changed, all but the last token in reverse order."""
+    length, change = len(base), _change(len(base))
     generator = torch.Generator().manual_seed(SEED)
     if torch.equal(base[:-1], base[:-1].flip(0)):  # "aaaa" reads the same both ways: take a row with an order
         base = (base[0] + torch.arange(length, device=base.device)) % vocab_size
-    step = torch.randint(1, vocab_size, (length - length // 2,), generator=generator).to(base)
-    later = torch.cat((base[: length // 2], (base[length // 2 :] + step) % vocab_size))
+    step = torch.randint(1, vocab_size, (length - change,), generator=generator).to(base)
+    later = torch.cat((base[:change], (base[change:] + step) % vocab_size))
     earlier = torch.cat((base[:-1].flip(0), base[-1:]))
     return torch.stack((base, later, earlier))
+
+
+def _change(length: int) -> int:
+    """Return where later tokens begin: 5 of 8, which is no border of chunks of 2, 3, 4 or 8 tokens."""
+    return length // 2 + 1
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from initdiag.errors import InitdiagError
 from initdiag.weightless.met import Mark, Met, OverwrittenError, mark
 
 STEP = 2**13  # entries of a row that are multiplied in the vectors' own precision before float64 takes over
-WELL = 1e-4  # of pivot over length, squared, below which the Gram matrix is worth the price of float64 throughout
+SAFE = 1e-2  # of pivot over length, squared, below which T·V loses digits
+WELL = 1e-4  # and below which the Gram matrix is worth the price of float64 throughout
 FITS = 1e-25  # a squared length from which the squares of float32 don't vanish
 ALIKE = 1e-6  # of a cosine to 1, from which two rows are looked at
 NOISE = 64  # roundings: a direction that is no longer than this part of the longest vector is rounding, not a direction
@@ -49,8 +50,7 @@ class Block:
         """T (r, r), which only the other side, or another question, needs."""
         if self.factor is None or self.lengths is None:
             return torch.eye(self.rank, dtype=self.vectors.dtype)
-        inverse: Tensor = torch.linalg.solve_triangular(self.factor, torch.diag(1 / self.lengths), upper=False)
-        return inverse.to(self.vectors.dtype)
+        return _inverse(self.factor, self.lengths).to(self.vectors.dtype)
 
     def along(self, x: Tensor) -> Tensor:
         """Return x Qᵀ, (k, r)."""
@@ -95,14 +95,18 @@ def _factored(x: Tensor, products: Tensor, squares: Tensor | None) -> tuple[Bloc
     """The same, by the products x xᵀ."""
     gram, lengths = _normalized(products, squares)
     factor, smallest = _cholesky(gram)
-    if smallest >= WELL:
+    if smallest >= SAFE:
         return Block(x, mark(x), factor, lengths), (lengths.unsqueeze(1) * factor).to(x.dtype)
     first = _firsts(x, gram)
     if len(kept := list(dict.fromkeys(first))) < len(x):
-        block, coefficients = _factored(x[kept], products[kept][:, kept], None if squares is None else squares[kept])
+        block, few = _factored(x[kept], products[kept][:, kept], None if squares is None else squares[kept])
         places = {row: at for at, row in enumerate(kept)}
-        return block, coefficients[[places[row] for row in first]]
-    return _written_out(x, squares)
+        return block, few[[places[row] for row in first]]
+    q = _inverse(factor, lengths).to(x.dtype) @ x if smallest >= WELL else _of_eigenvectors(x, squares)
+    # T·V has lost digits by cancellation: Q itself is kept, made orthonormal once more (CholeskyQR2)
+    q = torch.linalg.inv(torch.linalg.cholesky(_gram(q))).to(x.dtype) @ q
+    coefficients = x @ q.T
+    return Block(q, mark(q)), coefficients
 
 
 def _firsts(x: Tensor, gram: Tensor) -> list[int]:
@@ -116,8 +120,8 @@ def _firsts(x: Tensor, gram: Tensor) -> list[int]:
     return found
 
 
-def _written_out(x: Tensor, squares: Tensor | None) -> tuple[Block, Tensor]:
-    """The same of nearly dependent rows: T·V would lose digits by cancellation, so that Q itself is kept, refined once.
+def _of_eigenvectors(x: Tensor, squares: Tensor | None) -> Tensor:
+    """Return nearly orthonormal rows (r, n) that span nearly dependent ones, in float64 up to the end.
 
     Raises:
         NotFiniteError: x has a NaN or an infinity.
@@ -129,9 +133,14 @@ def _written_out(x: Tensor, squares: Tensor | None) -> tuple[Block, Tensor]:
     floor = max((NOISE * torch.finfo(x.dtype).eps) ** 2, len(x) * NOISE * torch.finfo(torch.float64).eps)
     values, vectors = torch.linalg.eigh(gram)
     kept = values > floor
-    q = (((vectors[:, kept] / values[kept].sqrt()).T / lengths) @ wide).to(x.dtype)
-    q = torch.linalg.solve_triangular(torch.linalg.cholesky(_gram(q)).to(x.dtype), q, upper=False)
-    return Block(q, mark(q)), x @ q.T
+    rows: Tensor = ((vectors[:, kept] / values[kept].sqrt()).T / lengths) @ wide
+    return rows.to(x.dtype)
+
+
+def _inverse(factor: Tensor, lengths: Tensor) -> Tensor:
+    """Return L⁻¹ diag(1 / lengths), (k, k)."""
+    inverse: Tensor = torch.linalg.solve_triangular(factor, torch.diag(1 / lengths), upper=False)
+    return inverse
 
 
 def _normalized(gram: Tensor, squares: Tensor | None) -> tuple[Tensor, Tensor]:

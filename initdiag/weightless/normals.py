@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from threading import Barrier
 
 import torch
 from torch import Tensor
@@ -52,19 +53,39 @@ class Normals:
 
     def __call__(self, name: str, rows: int, width: int) -> Tensor:
         """Return (rows, width) of what `name` stands for."""
-        out = torch.empty(rows, width, dtype=self.dtype)
+        out = self._room(rows, width)
         self._each(name, rows, width, lambda block, columns: out[:, columns].copy_(block))
         return out
 
     def times(self, factor: Tensor, name: str, width: int) -> Tensor:
         """Return factor (k, rows) times the same (rows, width), of which no more than a block exists at a time."""
-        out = torch.empty(len(factor), width, dtype=self.dtype)
+        out = self._room(len(factor), width)
         self._each(name, factor.shape[1], width, lambda block, columns: torch.mm(factor, block, out=out[:, columns]))
         return out
 
+    def _room(self, rows: int, width: int) -> Tensor:
+        with torch.inference_mode(False):  # threads of the pool, which are in no such mode, write to it
+            return torch.empty(rows, width, dtype=self.dtype)
+
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.threads, initializer=_work_alone)
+        """Threads of which each works alone, all of them started."""
+        default, started = torch.get_num_threads(), Barrier(self.threads)
+
+        def work_alone() -> None:
+            torch.get_num_threads()  # a thread's first question sets its number to the default
+            torch.set_num_threads(1)
+            started.wait()
+
+        pool = ThreadPoolExecutor(self.threads, initializer=work_alone)
+        try:
+            list(pool.map(lambda _: None, range(self.threads)))
+        except BaseException:
+            started.abort()
+            raise
+        finally:
+            torch.set_num_threads(default)  # the number that was set last is that of threads to come
+        return pool
 
     def _each(self, name: str, rows: int, width: int, use: Callable[[Tensor, slice], object]) -> None:
         """Draw every block (rows, some columns) and use it."""
@@ -86,10 +107,3 @@ class Normals:
             take(0)
         else:
             list(self._pool.map(take, range(self.threads)))
-            torch.set_num_threads(torch.get_num_threads())  # what is set last is the default of threads to come
-
-
-def _work_alone() -> None:
-    """Let torch use one thread in this one, of several that work side by side."""
-    torch.get_num_threads()  # a thread's first question sets its number to the default
-    torch.set_num_threads(1)

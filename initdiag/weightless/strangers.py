@@ -14,11 +14,14 @@ def refuse_strangers(func: Any, inputs: Iterable[Tensor]) -> None:
     """Refuse an operation on memory that isn't there, with which torch would just compute: that of a large parameter
     that was kept in a list, a closure or another tensor when the module was built, and left behind on the meta device.
 
+    What has no real tensor among its inputs computes nothing that could be wrong.
+
     Raises:
-        RunError: one of the inputs is such a tensor.
+        RunError: some inputs are such tensors.
     """
+    inputs = list(inputs)
     for value in inputs:
-        if value.is_meta:
+        if value.is_meta and not all(other.is_meta for other in inputs):
             raise RunError(
                 f"the forward uses a large weight that is no parameter of a module ({func._schema.name}, of "
                 f"{tuple(value.shape)}): it was kept in a list, a closure or another tensor; register it, or use "
