@@ -77,7 +77,8 @@ Engine = Annotated[
         "--engine",
         metavar="NAME",
         help="dense draws the weights; weightless answers products without them, at any size; auto, the default, is "
-        "dense where that fits in memory and is no slower.",
+        "weightless for a config whose weights don't fit in memory or take longer to draw (of Hugging Face: from 10⁹ "
+        "parameters), dense for all else.",
     ),
 ]
 Threads = Annotated[

@@ -73,7 +73,11 @@ def without_model(
         ConfigError: as from_mapping, and for an override of the model, which is built already.
     """
     problems = [
-        Problem(f"{name} is a module, built already; its class or config says how large it is", name_of(override))
+        Problem(
+            f"{name} has no config of ours; give its class or Hugging Face config other arguments with --kwargs, such "
+            "as '{\"num_hidden_layers\": 2}'",
+            name_of(override),
+        )
         for override in overrides
         if override.partition(".")[0].partition("=")[0].strip() == "model"
     ]
@@ -170,7 +174,9 @@ def _find(target: str) -> tuple[Path, str]:
     try:
         if target and path.is_dir():
             shipped = f" (the shipped config is {presets.path_of(target)})" if target in presets.names() else ""
-            raise _stop(target, f"is a directory; expected a YAML file{shipped}")
+            hub = path / "config.json"
+            said = f'; {hub} has no "model_type", by which it would be a Hugging Face config' if hub.is_file() else ""
+            raise _stop(target, f"is a directory; expected a YAML file{shipped}{said}")
         if target and path.exists():
             return path, target
     except OSError as error:  # a name that is too long, a folder without permission

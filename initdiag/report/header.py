@@ -15,7 +15,7 @@ PLACEMENTS = {"pre": "pre-norm", "post": "post-norm", "sandwich": "sandwich norm
 
 EXACT = "exact in distribution: its numbers are drawn as a dense run's are, but aren't the same for one seed"
 ASYMPTOTIC = "since entries are uniform or truncated, and products Gaussian only up to about 1/width"
-SMALL = "weightless: no parameter is large enough to do without entries, so that this was a dense run"
+SMALL = "weightless: no parameter is large enough to do without entries; all are real"
 
 
 def header_lines(run: Run) -> tuple[str, ...]:
@@ -45,8 +45,17 @@ def engine_lines(run: Run) -> tuple[str, ...]:
         reasons: dict[str, list[str]] = {}
         for name, why in notes.made_real:
             reasons.setdefault(why, []).append(name)
-        lines += [f"made real, since {why}: {', '.join(without_layers(names))}" for why, names in reasons.items()]
+        lines += [f"made real, since {why}: {_of_layers(names)}" for why, names in reasons.items()]
     return tuple(lines)
+
+
+def _of_layers(names: Sequence[str]) -> str:
+    """Names of several layers as one pattern and how many there are of it; one of a layer as it is."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        (pattern,) = without_layers([name])
+        alike.setdefault(pattern, []).append(name)
+    return ", ".join(f"{pattern} ({len(of)})" if len(of) > 1 else of[0] for pattern, of in alike.items())
 
 
 def engines_compared(groups: Mapping[str, Sequence[Run]]) -> tuple[str, ...]:

@@ -81,7 +81,9 @@ def _smallest_part(planned: PlannedParameter) -> float:
 
 
 def _without_rank(evidence: Evidence) -> Iterator[Trouble]:
-    found = [pair for pair in matrices(evidence) if _degenerate(*pair)]
+    ours = evidence.subject.drawn_by_us
+    pairs = [(m, planned) for m, planned in matrices(evidence) if not (ours and _constant(planned))]
+    found = [pair for pair in pairs if _degenerate(*pair)]
     if found:
         measured, _ = found[0]
         constant = f"every entry is {measured.mean:.4g}"
@@ -96,10 +98,12 @@ def _without_rank(evidence: Evidence) -> Iterator[Trouble]:
         )
 
 
+def _constant(planned: PlannedParameter) -> bool:
+    return isinstance(planned.distribution, Constant)
+
+
 def _degenerate(measured: ParameterMeasure, planned: PlannedParameter) -> bool:
     """Whether a matrix is constant, but not 0, or next to rank 1."""
-    if isinstance(planned.distribution, Constant):
-        return False
     if measured.std == 0:
         return measured.mean != 0
     rank = measured.stable_rank
@@ -132,7 +136,7 @@ DEGENERATE = Rule(
     name="degenerate-matrix",
     severity="error",
     what="A matrix is constant, and not 0, or its stable rank ‖W‖²_F/‖W‖²₂ is below a twentieth of its smaller side. "
-    "All zero is a known choice and passes; so does a constant that the plan declares.",
+    "All zero is a known choice and passes; so does a constant that a scheme declares.",
     why="All outputs of such a matrix are the same number: the units of the layer get the same gradient and stay "
     "alike, and the layer works as one unit. The loss does not see it.",
     example="`mlp.up.weight.fill_(0.02)` where `normal_(std=0.02)` was meant: stable rank 1, loss unchanged.",

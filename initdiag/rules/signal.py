@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from initdiag.rules.finding import Severity
+from initdiag.rules.matrices import code
 from initdiag.rules.rule import Evidence, Rule, Trouble
 from initdiag.schemes import Role
 
@@ -29,6 +30,7 @@ HEARD = (
 )
 # reads an embedding of 0.02 without a norm (post-norm)
 TOKENS = 0.01
+LARGER = 3  # times the token embedding's std: learned positions that are to blame
 FEW_TOKENS = 0.05
 
 POSITION_NAME = re.compile(
@@ -72,12 +74,25 @@ def _tokens_lost(evidence: Evidence) -> Iterator[Trouble]:
             f"{share:.2g} of the variance of the stream differs between sequences after the last branch; a healthy "
             f"model keeps 0.1 to 1" + (f". {table} has std {stds[0]:.3g}" if stds else ""),
             table,
-            f"give {table} the std of what is added to it: 0.02 beside learned positions of 0.02; beside sinusoids, "
+            _larger_positions(evidence, stds)
+            or f"give {table} the std of what is added to it: 0.02 beside learned positions of 0.02; beside sinusoids, "
             "which have rms 0.7, multiply by math.sqrt(d_model) in the forward or draw with std 1; if the embedding is "
             "not small, look for layers whose output is the same for every token",
             "init.std",
             Severity.ERROR if share < TOKENS else Severity.WARNING,
         )
+
+
+def _larger_positions(evidence: Evidence, stds: list[float]) -> str:
+    """Say what to write where learned positions are larger than the token embedding, whose std is given."""
+    roles = {found.name: found.role for found in evidence.measured.roles}
+    for parameter in evidence.measured.parameters:
+        if roles.get(parameter.name) is Role.POSITION_EMBEDDING and stds and parameter.std > LARGER * stds[0]:
+            return (
+                f"{parameter.name} has std {parameter.std:.3g}: give it that of the tokens that it is added to, "
+                f"{code(parameter.name, stds[0])}"
+            )
+    return ""
 
 
 def _machinery(evidence: Evidence) -> str | None:
@@ -144,7 +159,7 @@ LEAKS = Rule(
     name="future-leak",
     severity="error",
     what="In a causal model, the logits of earlier positions change when later tokens do: by more than 1e-4 of their "
-    "std, or four roundings of the model's number format. Two rows of at most 24 tokens go through the model "
+    "std, or four roundings of the model's number format. Short rows of tokens go through the model "
     "together, after all-zero rows and columns of matrices, and closed gates, were replaced by noise. Bidirectional "
     "models are not judged.",
     why="A position that sees its own target copies it. The training loss falls to near zero, generation is noise, "

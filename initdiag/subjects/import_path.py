@@ -6,6 +6,7 @@ Imports no torch by itself; the user's file does.
 from __future__ import annotations
 
 import copy
+import difflib
 import inspect
 import json
 import re
@@ -139,19 +140,20 @@ def _attribute(module: ModuleType, dotted: str, left: str) -> Any:
     for part in dotted.split("."):
         if not hasattr(found, part):
             close = did_you_mean(dotted, [*_classes(module), *_functions(module)])
-            raise UsageError(f"{printable(left)} has no '{printable(dotted)}'{close}. {_offered(module, left)}")
+            raise UsageError(f"{printable(left)} has no '{printable(dotted)}'{close}. {_offered(module, left, dotted)}")
         found = getattr(found, part)
     return found
 
 
-def _offered(module: ModuleType, left: str) -> str:
+def _offered(module: ModuleType, left: str, meant: str = "") -> str:
     """What a module has that could be meant, as a sentence."""
     classes, functions = _classes(module), _functions(module)
     if not classes and not functions:
         return "It has neither an nn.Module class nor a function of its own."
     parts = [f"nn.Module classes {', '.join(classes[:12])}"] if classes else []
     parts += [f"functions {', '.join(functions[:12])}"] if functions else []
-    return f"It has {' and '.join(parts)}: write {printable(left)}:{(classes or functions)[-1]}"
+    close = difflib.get_close_matches(meant, [*classes, *functions], 1) or (classes or functions)[-1:]
+    return f"It has {' and '.join(parts)}: write {printable(left)}:{close[0]}"
 
 
 def _classes(module: ModuleType) -> list[str]:

@@ -71,6 +71,10 @@ def test_a_directory(here: Path) -> None:
     Path("runs").mkdir()
     Path("gpt2").mkdir()
     assert refusal("runs") == "runs: is a directory; expected a YAML file"
+    Path("runs/config.json").write_text('{"hidden_size": 64}')
+    assert refusal("runs").startswith(
+        'runs: is a directory; expected a YAML file; runs/config.json has no "model_type"'
+    )
     shipped = f"(the shipped config is {preset_path('gpt2')})"
     assert refusal("gpt2") == f"gpt2: is a directory; expected a YAML file {shipped}"
 

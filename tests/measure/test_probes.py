@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import initdiag
 from initdiag.measure.probes import LONGEST, awake, probe
 
 VOCAB, WIDTH, HEADS, LENGTH = 97, 32, 4, 40
@@ -121,6 +122,37 @@ def test_one_position_of_leak_is_found_at_the_border_alone() -> None:
     assert earlier.tolist() == [*base[:-1].flip(0).tolist(), int(base[-1])]
     assert probe(nn.Linear(1, 1), forward, IDS, VOCAB, True).leak > 1
     assert probe(nn.Linear(1, 1), lambda ids: F.one_hot(ids, VOCAB).float(), IDS, VOCAB, True).leak == 0
+
+
+@pytest.mark.parametrize("chunk", [2, 3, 4, 8])
+def test_a_leak_inside_chunks_is_found(chunk: int) -> None:
+    """Bidirectional within chunks of tokens, causal between them: where later tokens begin is a border of none."""
+    start = torch.arange(LENGTH) // chunk * chunk
+
+    def forward(ids: Tensor) -> Tensor:
+        hot, length = F.one_hot(ids, VOCAB).float(), ids.shape[1]
+        sees = torch.arange(length) < (start[:length] + chunk)[:, None]
+        return sees.float() @ hot
+
+    assert probe(nn.Linear(1, 1), forward, IDS, VOCAB, True).leak > 0.1
+
+
+@pytest.mark.parametrize("takes", [LENGTH, 16])
+def test_a_forward_that_takes_no_short_rows_is_asked_with_long_ones(takes: int) -> None:
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(VOCAB, WIDTH), nn.Embedding(takes, WIDTH)
+            self.mix, self.head = Attention("learned", 0, 0), nn.Linear(WIDTH, VOCAB)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = (self.tokens(ids).unflatten(1, (-1, takes)) + self.places.weight).flatten(1, 2)
+            return self.head(x + self.mix(x))
+
+    torch.manual_seed(0)
+    measured = initdiag.check(Whole(), vocab_size=VOCAB, overrides=[f"tokens.length={32 if takes == 16 else LENGTH}"])
+    found = measured.run.measured.probe
+    assert found is not None and found.leak == 0 and found.position > 1e-3
 
 
 def test_a_prefix_lm_leaks_and_says_whether_it_was_to_be_causal() -> None:

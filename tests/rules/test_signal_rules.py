@@ -97,6 +97,24 @@ def test_tokens(share: float, severities: list[str]) -> None:
     assert all(finding.subject == "tokens.weight" and "0.02" in finding.message for finding in found)
 
 
+def test_positions_larger_than_tokens_are_named() -> None:
+    last = Branch(2, "mlp.out", 0, "mlp", "mlp.out.weight", 1.0, 1.0, token_share=0.0)
+    places = ParameterMeasure("places", 0.0, 1.0, 0, (32, 16))
+    measured = replace(
+        MEASURED,
+        residual=ResidualMeasure(1.0, (last,), math.nan),
+        parameters=(*MEASURED.parameters, places),
+        roles=(TABLE,),
+    )
+    (finding,) = spoken(signal.TOKENS_LOST, measured)
+    assert "places has std 1: give it that of the tokens" in finding.help
+    assert "nn.init.normal_(model.places, std=0.02)" in finding.help
+    (finding,) = spoken(
+        signal.TOKENS_LOST, replace(measured, parameters=(*MEASURED.parameters, replace(places, std=0.02)))
+    )
+    assert "places" not in finding.help
+
+
 TABLE = Parameter("places", (32, 16), Role.POSITION_EMBEDDING, 1)
 ROTARY = ParameterMeasure("blocks.0.attn.rotary_emb.inv_freq", 0.0, 0.0, 0, (8,), max_abs=0.0, buffer=True)
 INDICES = ParameterMeasure("position_ids", 16.0, 9.0, 0, (1, 32), "int64", max_abs=31.0, buffer=True)

@@ -6,6 +6,7 @@ import copy
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -383,7 +384,10 @@ def test_a_constant_matrix(value: float) -> None:
         nn.init.constant_(block.up.weight, value)
     finding = only("INIT006", evidence(module))
     assert f"blocks.0.up.weight, and 5 more matrices: every entry is {value:.4g}" in finding.message
-    assert findings(evidence(module, plan={"up.weight": Constant(value)})) == []
+    seen = evidence(module, plan={"up.weight": Constant(value)})  # as the init code was seen to fill it
+    assert only("INIT006", seen).message == finding.message
+    scheme = replace(seen.subject, plan=replace(seen.subject.plan, scheme="mine"))
+    assert findings(replace(seen, subject=scheme)) == []  # it says so itself
     for block in module.blocks:
         nn.init.zeros_(block.up.weight)
     assert findings(evidence(module)) == []

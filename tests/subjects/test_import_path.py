@@ -215,6 +215,7 @@ def test_what_is_not_there_is_told_with_what_is(here: Path) -> None:
         "model.py has no 'Nett' (did you mean 'Net'?). It has nn.Module classes Net and functions make, broken, "
         "number: write model.py:Net"
     )
+    assert sentence("model.py:mak").endswith("number: write model.py:make")
     assert sentence("model.py").startswith("model.py: which model? It has nn.Module classes Net")
     assert sentence("other.py:x").endswith("It has neither an nn.Module class nor a function of its own.")
     assert sentence("model.py:answer").startswith(

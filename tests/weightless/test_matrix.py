@@ -368,6 +368,21 @@ def test_all_rows_known_beforehand() -> None:
     assert torch.equal(matrix.entries(), rows)
 
 
+@pytest.mark.parametrize("spread", [1.0, 0.3, 0.1, 0.03, 0.012, 0.003, 1e-4])
+def test_both_sides_agree_on_vectors_that_are_alike(spread: float) -> None:
+    """128 tokens of one direction and little else, as post-norm and deep models have them: float32 rounds 1e-7."""
+    x = vectors(1, 1024, 0).float() + spread * vectors(128, 1024, 1).float()
+    y = vectors(64, 512, 2).float()
+    matrix = Matrix(Normals(0), "w", 512, 1024)
+    answer, other = matrix.right(x), matrix.left(y)
+    off = (y @ answer.T - other @ x.T).abs() / (y.norm(dim=1, keepdim=True) * x.norm(dim=1))
+    assert float(off.max()) < 1e-4
+    apart = x - x.mean(0)  # what tells them apart is rounded with them
+    off = (y @ (answer - answer.mean(0)).T - other @ apart.T).abs()
+    off = off / (y.norm(dim=1, keepdim=True) * apart.norm(dim=1))
+    assert float(off.max()) < max(5e-4, 3e-6 / spread)
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_equal_vectors_are_asked_once(side: str) -> None:
     """To the bit, since a leak of the future is told by answers that differ; and not as rows that are nearly equal."""

@@ -43,13 +43,32 @@ def test_blocks_are_independent_normal_numbers() -> None:
     assert float(correlations.abs().max()) < 6 * (2 / blocks.shape[1]) ** 0.5  # of 36; the diagonal's variance is 2/n
 
 
-def test_torch_has_as_many_threads_as_before() -> None:
-    def of_a_new_thread() -> int:
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(torch.get_num_threads).result()
+def of_a_new_thread() -> int:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(torch.get_num_threads).result()
 
-    here, default = torch.get_num_threads(), of_a_new_thread()
-    normals = Normals(0, 2)
-    normals.times(torch.ones(1, 64), "name", 4 * STRIPE)
-    assert normals._pool.submit(torch.get_num_threads).result() == 1  # two that work side by side have a core each
-    assert (torch.get_num_threads(), of_a_new_thread()) == (here, default)
+
+def test_torch_has_as_many_threads_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for threads in (2, 8, 2, 8):  # one that starts late would set the default after the others
+            normals = Normals(0, threads)
+            normals.times(torch.ones(1, 64), "name", STRIPE // 16)
+            assert {normals._pool.submit(torch.get_num_threads).result() for _ in range(threads)} == {1}
+            assert (torch.get_num_threads(), of_a_new_thread()) == (3, 3)
+        monkeypatch.setattr(torch, "mm", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            Normals(0, 2).times(torch.ones(1, 64), "name", STRIPE // 16)
+        assert (torch.get_num_threads(), of_a_new_thread()) == (3, 3)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_in_inference_mode() -> None:
+    """A forward may enter it by itself; threads of the pool don't."""
+    factor = torch.ones(1, 64)
+    expected = Normals(0, 2).times(factor, "name", STRIPE // 16)
+    with torch.inference_mode():
+        assert torch.equal(Normals(0, 2).times(factor, "name", STRIPE // 16), expected)
+        assert Normals(0, 2)("name", 64, STRIPE // 16).shape == (64, STRIPE // 16)
