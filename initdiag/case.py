@@ -77,7 +77,7 @@ def load_module(target: Any, request: Request, progress: Progress | None = None)
     unsure = bool(subject.laws or subject.unrecorded) and settings.engine != "weightless"  # by its size alone
     if unsure and fits(subject, settings, request.scheme is not None):
         subject = loaded(False)
-    return dense.placed(subject, settings)
+    return replace(dense.placed(subject, settings), options=request.of_the_model)
 
 
 def name_of(target: Any) -> str:
@@ -131,7 +131,8 @@ def prepare(file: ConfigFile) -> Case:
     """Plan the weights and read the tokens; everything that can be wrong without a model is found here."""
     from initdiag import subjects
 
-    return _read(file, subjects.load(file))
+    changes = dict.fromkeys(option for option in file.options.values() if option.startswith("--set"))
+    return _read(file, replace(subjects.load(file), options=tuple(changes)))
 
 
 def module_case(subject: Subject, request: Request, *, drop_options: bool = False) -> Case:

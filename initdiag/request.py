@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType
@@ -68,6 +70,16 @@ class Request:
         require_type("causal", self.causal, (bool, NoneType), "True or False")
         require_type("trust_remote_code", self.trust_remote_code, (bool,), "True or False")
         require_type("backward", self.backward, (bool,), "True or False")
+
+    @property
+    def of_the_model(self) -> tuple[str, ...]:
+        """The options that say which model a module target is, as they are typed."""
+        given = shlex.quote(json.dumps(dict(self.kwargs), default=str)) if self.kwargs else ""
+        return (
+            *((f"--kwargs {given}",) if given else ()),
+            *((f"--vocab-size {self.vocab_size}",) if self.vocab_size is not None else ()),
+            *(("--trust-remote-code",) if self.trust_remote_code else ()),
+        )
 
     @property
     def run_settings(self) -> Settings:

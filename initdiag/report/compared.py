@@ -13,7 +13,7 @@ from initdiag.report.layout import DEFAULT_WIDTH, GAP, SEVERITY_COLORS, Column, 
 from initdiag.report.numbers import number, sparkline, spread
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
-from initdiag.rules import Finding
+from initdiag.rules import Finding, Severity
 from initdiag.schemes import SCHEMES, Role
 
 SPARK = 12
@@ -47,8 +47,10 @@ def compared(report: Report, style: Style) -> str:
         told = "" if len(seeds) == 1 else f", seed {first.seed}"
         parts.append(paragraph(f"The stream's variance along the branches, all schemes on one scale{told}:", style))
     parts += [_findings(scheme, runs, largest, style) for scheme, runs in groups.items()]
-    if failing := next((run.scheme for run in report.runs if run.findings), None):
-        told = f"initdiag check {first.subject.target} --scheme {failing}"
+    found = [run for run in report.runs if run.findings]
+    loud = [run for run in found if any(finding.severity is not Severity.INFO for finding in run.findings)]
+    if failing := next(iter(loud or found), None):
+        told = f"initdiag check {failing.subject.typed} --scheme {failing.scheme}"
         parts.append(paragraph(f"What was found, and what to write instead: {told}", style))
     if report.pick:
         parts.append(paragraph(f"pick: {report.pick.scheme}: {report.pick.why}", style, indent="  ", first=""))

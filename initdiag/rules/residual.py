@@ -44,7 +44,7 @@ def _unscaled(evidence: Evidence) -> Iterator[Trouble]:
 def _how(evidence: Evidence) -> str:
     if evidence.subject.architecture is not None:
         return "in the config, init.scheme: scaled"
-    return f"`initdiag scheme scaled --for {evidence.subject.target}` writes the init function"
+    return f"`initdiag scheme scaled --for {evidence.subject.typed}` writes the init function"
 
 
 def _twice(evidence: Evidence) -> Iterator[Trouble]:

@@ -71,6 +71,7 @@ class Subject:
     declared and history: what its config promises, and what its init code was seen to do.
     laws: what its large parameters, which have no memory (weightless engine), are drawn from; unrecorded: of which that
         isn't known, and why.
+    options: what is typed after the target for this very model, such as "--set model.n_layers=4".
     plan: what the parameters are drawn from; of a module, roles are known when it has run once.
     """
 
@@ -81,6 +82,7 @@ class Subject:
     causal: bool | None = None
     _: KW_ONLY
     target: str = ""
+    options: tuple[str, ...] = ()
     plan: InitPlan = UNPLANNED
     architecture: Architecture | None = None
     declared: Declared = Declared()
@@ -97,6 +99,11 @@ class Subject:
     def drawn_by_us(self) -> bool:
         """Whether a scheme of ours draws the weights; else they are taken as they are."""
         return self.plan.scheme != UNPLANNED.scheme
+
+    @property
+    def typed(self) -> str:
+        """Target and options, as a command takes them."""
+        return " ".join((self.target, *self.options))
 
     @property
     def head(self) -> str:

@@ -12,6 +12,7 @@ from torch import nn
 
 from initdiag import assert_healthy
 from tests.cli.conftest import Initdiag
+from tests.cli.test_process import ROOT
 
 MODEL = """
 import math
@@ -271,3 +272,19 @@ def test_an_assertion_says_what_is_wrong() -> None:
     lines = str(raised.value).splitlines()
     assert re.fullmatch(r"initdiag: FAIL model.py:hot \(\d+ errors?, \d+ warnings?\)", lines[0])
     assert any(line.startswith("error LOGIT00") for line in lines) and "  instead: " in str(raised.value)
+
+
+def test_commands_that_are_named_are_about_this_very_model(initdiag: Initdiag) -> None:
+    """Words may be broken over lines, so all is read as one line."""
+
+    def said(*arguments: str) -> str:
+        return " ".join(initdiag(*arguments).out.split())
+
+    target, layers = str(ROOT / "docs/examples/gpt.py") + ":GPT", "--kwargs '{\"n_layers\": 12}'"
+    found = said("check", target, "--kwargs", '{"n_layers": 12}', "--scheme", "gpt2", "-q")
+    assert f"`initdiag scheme scaled --for {target} {layers}` writes the init function" in found
+    compared = said("compare", target, "--kwargs", '{"n_layers": 12}', "--schemes", "scaled,gpt2", "-q")
+    assert f"what to write instead: initdiag check {target} {layers} --scheme gpt2" in compared
+    two = ("--set", "model.n_layers=2")
+    compared = said("compare", "tiny", "--schemes", "scaled,default", *two, "-q")
+    assert "what to write instead: initdiag check tiny --set model.n_layers=2 --scheme default" in compared
