@@ -9,6 +9,7 @@ from initdiag.rules.finding import Severity
 from initdiag.rules.gradients import few, trainable, underflows
 from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
 from initdiag.schemes import Role
+from initdiag.schemes.roles import layer_of
 
 
 def _dead(evidence: Evidence) -> Iterator[Trouble]:
@@ -62,15 +63,23 @@ def _dead_trouble(evidence: Evidence, dead: Sequence[str], gradients: GradientMe
     zeros = [name for name in dead if name in measured and measured[name].std == 0 and measured[name].mean == 0]
     matrices = [name for name in zeros if len(measured[name].shape) != 1 and not name.endswith("bias")]
     gains = [name for name in zeros if _role(evidence, name) == Role.NORM_SCALE]
+    layers = {layer_of(name) for name in matrices} - {None}
+    partners = [name for name in [*gains, *matrices[1:]] if name in gains or layer_of(name) == layer_of(matrices[0])]
     std = evidence.subject.declared.std or 0.02
     if underflows(evidence):
         cure = "float16 gradients round to zero below 6e-8: scale the loss, or check with --dtype float32"
-    elif matrices and (len(matrices) > 1 or gains):
-        partner = next(name for name in [*gains, *matrices[1:]] if name != matrices[0])
+    elif matrices and partners:
+        partner = partners[0]
         cure = (
             f"zeros multiply each other, {few([matrices[0], partner])}; keep one of them at most: "
             f"`nn.init.normal_({as_python(matrices[0])}, std={std:g})`"
             + (f" or `nn.init.ones_({as_python(partner)})`" if partner in gains else "")
+            + (f", and so in all {len(layers)} layers" if len(layers) > 1 else "")
+        )
+    elif len(layers) > 1:
+        cure = (
+            f"each of {few(matrices)} multiplies other zeros of its layer, such as rows of a packed matrix; draw one "
+            f"of the two in every layer: `nn.init.normal_({as_python(matrices[0])}, std={std:g})`"
         )
     elif zeros:
         cure = f"draw it: `nn.init.normal_({as_python(zeros[0])}, std={std:g})`"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from initdiag import theory
 from initdiag.config.schema import Gate
-from initdiag.measure import GradientMeasure, Measurements, RouterMeasure
+from initdiag.measure import GradientMeasure, Measurements, ParameterMeasure, RouterMeasure
 from initdiag.measure.gradients import BranchGradients, backward, mean_cross_entropy
 from initdiag.measure.observe import observe
 from initdiag.measure.revival import dead_parameters
@@ -200,9 +200,23 @@ def test_dead_parameters_and_the_line_that_cures_them() -> None:
     assert (trouble.severity, trouble.subject) == (Severity.ERROR, VALUE)
     assert "5 of " in trouble.message
     assert f"`nn.init.normal_({as_python(VALUE)}, std=0.02)`" in trouble.help
+    assert "in all" not in trouble.help
+    both = [name.replace("blocks.1", f"blocks.{layer}") for layer in range(2) for name in (VALUE, OUT)]
+    (trouble,) = asked(DEAD, seen(fill(0, *both), **UNTIED))
+    assert f"zeros multiply each other, {both[0]}, {both[1]}; " in trouble.help and "in all 2 layers" in trouble.help
     (trouble,) = asked(DEAD, seen(fill(0, "final_norm.weight", "head.weight"), **UNTIED))
     assert trouble.severity == Severity.ERROR
     assert "`nn.init.ones_(model.final_norm.weight)`" in trouble.help
+
+
+def test_dead_parameters_of_several_layers_are_no_factors_of_one_another() -> None:
+    """Their factors are rows of packed matrices, which aren't zero altogether."""
+    dead = ("h.0.attn.c_proj.weight", "h.1.attn.c_proj.weight")
+    gradients = GradientMeasure(((dead[0], 0.0), (dead[1], 0.0), ("head.weight", 1.0)), (), dead, dead, 3)
+    parameters = tuple(ParameterMeasure(name, 0.0, 0.0, 0, (8, 8)) for name in dead)
+    (trouble,) = asked(DEAD, with_gradients(gradients, parameters=parameters))
+    assert "multiply each other" not in trouble.help
+    assert f"each of {dead[0]}, {dead[1]} multiplies other zeros of its layer" in trouble.help
 
 
 @pytest.mark.parametrize("names", [("head.weight",), (OUT,), ("head.weight", OUT)])
