@@ -14,7 +14,7 @@ from torch import nn
 from initdiag.engines.draw import draw
 from initdiag.engines.settings import Settings
 from initdiag.errors import PlanError, RunError, UsageError
-from initdiag.memory import OUT_OF_MEMORY, require_room
+from initdiag.memory import OUT_OF_MEMORY, available, require_room
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
 from initdiag.subjects.guard import unchanged
@@ -142,7 +142,11 @@ def _allocate(subject: Subject, settings: Settings) -> nn.Module:
     device, dtype = torch.device(device_named(settings.device)), getattr(torch, settings.dtype)
     planned = {entry.parameter.name: entry.parameter for entry in subject.plan.entries}
     needed = sum(parameter.numel for parameter in planned.values()) * dtype.itemsize
-    instead = "Use --engine weightless, a smaller n_layers or d_model, or --dtype bfloat16"
+    free = available(device.type)
+    halved = dtype.itemsize > 2 and free is not None and needed * 2 // dtype.itemsize <= free
+    instead = (
+        "Use --engine weightless, " + ("--dtype bfloat16, " if halved else "") + "or a smaller n_layers or d_model"
+    )
     require_room(subject.name, needed, settings.dtype, device.type, instead)
     assert subject.build is not None
     with torch.device("meta"):

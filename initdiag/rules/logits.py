@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from initdiag.rules.finding import Severity
 from initdiag.rules.freshness import head_prior
-from initdiag.rules.rule import Evidence, Rule, Trouble
+from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
+from initdiag.subjects import Subject
 
 
 def _hot(evidence: Evidence) -> Iterator[Trouble]:
@@ -25,9 +26,8 @@ def _hot(evidence: Evidence) -> Iterator[Trouble]:
         + (f", and more than {gate.max_logit_std:g} fails" if failed else "")
         + f"; {state}",
         subject.head,
-        f"draw {subject.head} with a std of at most {right} (now {subject.head_std:.3g}); in the config, "
-        f"init: {{scheme: scaled, std: {right}}}; or, in your model's code, multiply the logits by "
-        f"{_round_down(gate.warn_logit_std / std)}",
+        f"draw {subject.head} with a std of at most {right} (now {subject.head_std:.3g}): {_drawn(subject, right)}; "
+        f"or, in your model's code, multiply the logits by {_round_down(gate.warn_logit_std / std)}",
         "init.std",
         Severity.ERROR if failed else Severity.WARNING,
     )
@@ -44,20 +44,36 @@ def _predicts_input(evidence: Evidence) -> Iterator[Trouble]:
         f"the model predicts its own input: the input token's logit is {own:.1f} above the others, expected at most "
         f"{limit:.1f} (ln V + {evidence.gate.max_self_logit:g}){tied}",
         subject.head,
-        DECLARED if declared else UNDECLARED,
+        _declared(subject) if declared else _undeclared(subject),
         "init.std",
         Severity.WARNING if declared else Severity.ERROR,
     )
 
 
-DECLARED = (
-    "known of tied heads with an embedding multiplier, and it shrinks with depth; to be rid of it, untie the head "
-    "(model.tied: false) or, in your model's code, divide the logits by the multiplier"
-)
-UNDECLARED = (
-    "draw the embedding with std 0.02 (in the config, init: {scheme: scaled, std: 0.02}) or untie the head "
-    "(model.tied: false); or, in your model's code, multiply the logits by 1/√d_model as T5 does"
-)
+def _declared(subject: Subject) -> str:
+    return (
+        f"known of tied heads with an embedding multiplier, and it shrinks with depth; to be rid of it, "
+        f"{_untied(subject)} or, in your model's code, divide the logits by the multiplier"
+    )
+
+
+def _undeclared(subject: Subject) -> str:
+    return (
+        f"draw the embedding with std 0.02 ({_drawn(subject, '0.02')}) or {_untied(subject)}; or, in your model's "
+        "code, multiply the logits by 1/√d_model as T5 does"
+    )
+
+
+def _drawn(subject: Subject, std: str) -> str:
+    if subject.architecture is not None:
+        return f"in the config, init: {{scheme: scaled, std: {std}}}"
+    line = f", `nn.init.normal_({as_python(subject.head)}, std={std})`" if " " not in subject.head else ""
+    return f"in its init function{line}"
+
+
+def _untied(subject: Subject) -> str:
+    where = "model.tied" if subject.architecture is not None else "of a Hugging Face config, tie_word_embeddings"
+    return f"untie the head ({where}: false)"
 
 
 def _round_down(value: float) -> str:

@@ -288,3 +288,16 @@ def test_commands_that_are_named_are_about_this_very_model(initdiag: Initdiag) -
     two = ("--set", "model.n_layers=2")
     compared = said("compare", "tiny", "--schemes", "scaled,default", *two, "-q")
     assert "what to write instead: initdiag check tiny --set model.n_layers=2 --scheme default" in compared
+
+
+def test_the_head_is_cured_where_its_init_stands(initdiag: Initdiag) -> None:
+    """A module has an init function, and no config of ours."""
+    target = str(ROOT / "docs/examples/gpt.py") + ":GPT"
+    for scheme, rule in (("default", "LOGIT002"), ("gpt2", "LOGIT001")):
+        gate = () if scheme == "default" else ("--set", "gate.warn_logit_std=0.01")
+        found = " ".join(initdiag("check", target, "--scheme", scheme, *gate, "-q").out.split())
+        cure = found[found.index(rule) :]
+        assert "in its init function, `nn.init.normal_(model." in cure, cure
+        assert "init: {scheme" not in cure.partition("verdict")[0] and "model.tied" not in cure.partition("verdict")[0]
+    ours = " ".join(initdiag("check", "tiny", "--scheme", "default", "-q").out.split())
+    assert "in the config, init: {scheme: scaled, std: 0.02}" in ours and "(model.tied: false)" in ours
