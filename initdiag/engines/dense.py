@@ -144,9 +144,7 @@ def _allocate(subject: Subject, settings: Settings) -> nn.Module:
     needed = sum(parameter.numel for parameter in planned.values()) * dtype.itemsize
     free = available(device.type)
     halved = dtype.itemsize > 2 and free is not None and needed * 2 // dtype.itemsize <= free
-    instead = (
-        "Use --engine weightless, " + ("--dtype bfloat16, " if halved else "") + "or a smaller n_layers or d_model"
-    )
+    instead = f"Use --engine weightless, {'--dtype bfloat16, ' if halved else ''}or a smaller n_layers or d_model"
     require_room(subject.name, needed, settings.dtype, device.type, instead)
     assert subject.build is not None
     with torch.device("meta"):

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import initdiag
+from initdiag import memory
 from initdiag.engines import Settings, dense
 from initdiag.errors import PlanError, RunError, UsageError
 from initdiag.measure.observe import observe
@@ -102,6 +103,17 @@ def test_a_model_beyond_memory_is_refused_before_anything_is_allocated() -> None
     assert 0 < float(numbers[2]) < 9000
     with pytest.raises(RunError, match=rf"need {needed / 2:.1f} GiB as bfloat16"):
         dense.realize(replace(huge, build=never), 0, Settings(device="cpu", dtype="bfloat16"))
+
+
+@pytest.mark.parametrize(("room", "helps"), [(0.6, True), (0.4, False)])
+def test_half_the_bytes_are_advised_where_they_fit(room: float, helps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = small_subject()
+    needed = 4 * sum(entry.parameter.numel for entry in small.plan.entries)
+    for module in (dense, memory):
+        monkeypatch.setattr(module, "available", lambda _: int(room * needed))
+    with pytest.raises(RunError) as caught:
+        dense.realize(replace(small, build=never), 0, CPU)
+    assert ("--dtype bfloat16" in str(caught.value)) is helps
 
 
 def built(**fields: Any) -> Callable[[], nn.Module]:
