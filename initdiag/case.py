@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from initdiag.errors import UsageError, require_type
+from initdiag.inference import outside
 from initdiag.request import Progress, Request, blocks_told
 from initdiag.versions import versions
 
@@ -50,6 +51,7 @@ def case_of(target: Any, request: Request, progress: Progress | None = None) -> 
     return module_case(load_module(target, request, progress), request)
 
 
+@outside
 def load_module(target: Any, request: Request, progress: Progress | None = None) -> Subject:
     """Build or take the module that a target names, on the device and in the dtype that are asked for."""
     from initdiag.engines import import_torch
@@ -161,6 +163,7 @@ def kept_weights(subject: Subject) -> Iterator[None]:
         yield
 
 
+@outside
 def planned(case: Case, settings: Settings, *, as_they_are: bool = False) -> Subject:
     """Plan a module's weights, by the config's scheme or as they are: one forward shows what every parameter is for."""
     from initdiag.engines import dense, weightless
@@ -204,6 +207,7 @@ def _read(file: ConfigFile, subject: Subject) -> Case:
     return Case(file, subject, batch)
 
 
+@outside
 def diagnose(
     case: Case, request: Request, progress: Progress | None = None, reuse: Weights | None = None, told: str = ""
 ) -> tuple[Run, Weights]:

@@ -9,7 +9,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "initdiag"
 FLOORS = (
-    *("errors", "versions", "memory", "dispatch", "schemes", "model", "config", "tokens", "weightless", "subjects"),
+    *("errors", "versions", "memory", "inference", "dispatch"),
+    *("schemes", "model", "config", "tokens", "weightless", "subjects"),
     *("engines", "trace", "measure", "theory", "rules", "report"),
     *("request", "case", "check", "compare", "plan", "cli"),
 )

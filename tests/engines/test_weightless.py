@@ -620,3 +620,20 @@ print(peak(24) - few)
     # of one block for 64 tokens: two norms (2d), q, k, v, attention's output (4d), up and its gelu (8d), down (d)
     activations = 64 * 15 * 1024 * 4
     assert int(ran.stdout) < 20 * 64 * 1024 * 4 + 4 * activations
+
+
+@pytest.mark.parametrize("engine", ["dense", "weightless"])
+@pytest.mark.parametrize("target", ["gpt2", "docs/examples/gpt.py:GPT"])
+def test_in_the_inference_mode_of_the_caller(target: str, engine: str) -> None:
+    """What is built in it has no backward; the mode is the caller's again afterwards."""
+    short = ["tokens.batch=1", "tokens.length=32"]
+    options: dict[str, Any] = {"overrides": [*short, "model.n_layers=2"]}
+    if target != "gpt2":
+        options = {"overrides": short, "kwargs": {"d_model": 512, "n_layers": 2}}
+        target = str(Path(__file__).parents[2] / target)
+    options |= {"settings": Settings(device="cpu", engine=engine), "backward": True}
+    outside = check(target, **options)
+    with torch.inference_mode():
+        inside = check(target, **options)
+        assert torch.is_inference_mode_enabled()
+    assert inside.run.measured.gradients == outside.run.measured.gradients
