@@ -58,7 +58,8 @@ def load_module(target: Any, request: Request, progress: Progress | None = None)
 
     if progress:
         progress(f"{name_of(target)}: building the model")
-    import_torch()
+    settings = request.run_settings
+    import_torch(settings)
     from initdiag.engines import dense
     from initdiag.engines.choose import fits
     from initdiag.subjects.loading import load_module as load
@@ -74,7 +75,6 @@ def load_module(target: Any, request: Request, progress: Progress | None = None)
             lean=lean,
         )
 
-    settings = request.run_settings
     subject = loaded({"weightless": True, "dense": False}.get(settings.engine or ""))
     unsure = bool(subject.laws or subject.unrecorded) and settings.engine != "weightless"  # by its size alone
     if unsure and fits(subject, settings, request.scheme is not None):
@@ -225,7 +225,7 @@ def diagnose(
     stage = f"{told}{subject.name}, {drawing}one forward{' and backward' if request.backward else ''}"
     if progress:
         progress(stage)
-    import_torch()  # only here, when all that can be wrong without it has been checked
+    import_torch(settings)  # only here, when all that can be wrong without it has been checked
     from initdiag.engines import dense, weightless
     from initdiag.measure.observe import observe
 

@@ -52,7 +52,7 @@ def plan(
     engine = choose(subject, tokens, request.run_settings).engine
     if progress and subject.drawn_by_us:
         progress(f"{subject.name}: drawing weights")
-    import_torch()
+    import_torch(request.run_settings)
     from initdiag.engines import dense, weightless
     from initdiag.measure.weights import measure_parameters
     from initdiag.report.planned import Planned

@@ -194,3 +194,14 @@ def test_colour_follows_the_environment() -> None:
     assert b"\x1b[" in initdiag("check", CONFIG, "-q", FORCE_COLOR="1").stdout
     assert b"\x1b[" not in initdiag("check", CONFIG, "-q", FORCE_COLOR="1", NO_COLOR="1").stdout
     assert b"\x1b[" not in initdiag("check", CONFIG, "-q", "--color", "never", FORCE_COLOR="1").stdout
+
+
+@pytest.mark.parametrize(("own", "frozen"), [(False, False), (True, True)])
+def test_only_a_process_of_our_own_hides_what_it_imports_from_the_collector(own: bool, frozen: bool) -> None:
+    code = (
+        "import gc, initdiag\n"
+        f"settings = initdiag.Settings(own_process={own})\n"
+        "counts = [initdiag.check('tiny', settings=settings) and gc.get_freeze_count() for _ in range(2)]\n"
+        f"assert (counts[0] > 0) is {frozen} and counts[1] <= counts[0], counts"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
