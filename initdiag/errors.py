@@ -119,7 +119,12 @@ def require_type(name: str, value: object, kinds: tuple[type, ...], expected: st
         raise UsageError(f"{name}: found {shown} (of type {type(value).__name__}), expected {expected}")
 
 
+def closest(word: str, choices: Iterable[str]) -> str | None:
+    """Return the choice that a word is taken for; None when nothing is close."""
+    return next(iter(difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)), None)
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return ' (did you mean 'x'?)', or '' when nothing is close."""
-    close = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)
-    return f" (did you mean '{close[0]}'?)" if close else ""
+    close = closest(word, choices)
+    return f" (did you mean '{close}'?)" if close else ""

@@ -26,14 +26,15 @@ def available(device: str) -> int | None:
     return None
 
 
-def require_room(name: str, needed: int, dtype: str, device: str, instead: str) -> None:
-    """Check that weights fit.
+def require_room(name: str, needed: int, dtype: str, device: str, instead: str, narrow: int | None = None) -> None:
+    """Check that weights fit; `narrow`: the bytes that they take as bfloat16, where that can be asked for.
 
     Raises:
         RunError: they don't; says what they need, what there is, and what to do instead.
     """
     there = available(device)
     if there is not None and needed > there:
+        instead += ", or --dtype bfloat16" if narrow is not None and narrow <= there else ""
         raise RunError(
             f"the weights of {name} need {needed / 2**30:.1f} GiB as {dtype}; {device} has {there / 2**30:.1f} GiB "
             f"available. {instead}"

@@ -70,7 +70,7 @@ def without_model(
     """Make the ConfigFile of a module: all sections but `model`, which only says how many tokens there are and fit.
 
     Raises:
-        ConfigError: as from_mapping, and for an override of the model, which is built already.
+        ConfigError: as from_mapping, and for an override of the model, which has no config of ours.
     """
     problems = [
         Problem(

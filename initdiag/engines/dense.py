@@ -14,7 +14,7 @@ from torch import nn
 from initdiag.engines.draw import draw
 from initdiag.engines.settings import Settings
 from initdiag.errors import PlanError, RunError, UsageError
-from initdiag.memory import OUT_OF_MEMORY, available, require_room
+from initdiag.memory import OUT_OF_MEMORY, require_room
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
 from initdiag.subjects.guard import unchanged
@@ -142,10 +142,8 @@ def _allocate(subject: Subject, settings: Settings) -> nn.Module:
     device, dtype = torch.device(device_named(settings.device)), getattr(torch, settings.dtype)
     planned = {entry.parameter.name: entry.parameter for entry in subject.plan.entries}
     needed = sum(parameter.numel for parameter in planned.values()) * dtype.itemsize
-    free = available(device.type)
-    halved = dtype.itemsize > 2 and free is not None and needed * 2 // dtype.itemsize <= free
-    instead = f"Use --engine weightless, {'--dtype bfloat16, ' if halved else ''}or a smaller n_layers or d_model"
-    require_room(subject.name, needed, settings.dtype, device.type, instead)
+    instead, narrow = "Use --engine weightless, a smaller n_layers or d_model", needed // dtype.itemsize * 2
+    require_room(subject.name, needed, settings.dtype, device.type, instead, narrow)
     assert subject.build is not None
     with torch.device("meta"):
         module = subject.build()

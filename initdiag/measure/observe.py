@@ -164,7 +164,8 @@ def _probe(subject: Subject, module: nn.Module, traced: Traced, inputs: Tensor) 
         return _all_logits(subject, module, ids, ids, source[:, : ids.shape[1]].expand(ids.shape))
 
     causal = subject.causal is not False
-    for longest in (LONGEST, inputs.shape[1]):  # some forwards take no other length than that of the batch
+    length = inputs.shape[1]
+    for longest in dict.fromkeys((min(LONGEST, length), length)):  # some forwards take no length but the batch's
         try:
             return probe(module, forward, inputs, subject.vocab_size, causal, traced.starts, longest)
         except RunError:

@@ -64,25 +64,26 @@ def _dead_trouble(evidence: Evidence, dead: Sequence[str], gradients: GradientMe
     matrices = [name for name in zeros if len(measured[name].shape) != 1 and not name.endswith("bias")]
     gains = [name for name in zeros if _role(evidence, name) == Role.NORM_SCALE]
     layers = {layer_of(name) for name in matrices} - {None}
-    partners = [name for name in [*gains, *matrices[1:]] if name in gains or layer_of(name) == layer_of(matrices[0])]
-    std = evidence.subject.declared.std or 0.02
+    first = (matrices or zeros or list(dead))[0]
+    alike = [*gains, *(name for name in matrices if layer_of(name) == layer_of(first))]
+    partners = [name for name in alike if name != first]
+    draw = f"`nn.init.normal_({as_python(first)}, std={evidence.subject.declared.std or 0.02:g})`"
     if underflows(evidence):
         cure = "float16 gradients round to zero below 6e-8: scale the loss, or check with --dtype float32"
     elif matrices and partners:
         partner = partners[0]
         cure = (
-            f"zeros multiply each other, {few([matrices[0], partner])}; keep one of them at most: "
-            f"`nn.init.normal_({as_python(matrices[0])}, std={std:g})`"
+            f"zeros multiply each other, {few([first, partner])}; keep one of them at most: {draw}"
             + (f" or `nn.init.ones_({as_python(partner)})`" if partner in gains else "")
             + (f", and so in all {len(layers)} layers" if len(layers) > 1 else "")
         )
     elif len(layers) > 1:
         cure = (
             f"each of {few(matrices)} multiplies other zeros of its layer, such as rows of a packed matrix; draw one "
-            f"of the two in every layer: `nn.init.normal_({as_python(matrices[0])}, std={std:g})`"
+            f"of the two in every layer: {draw}"
         )
     elif zeros:
-        cure = f"draw it: `nn.init.normal_({as_python(zeros[0])}, std={std:g})`"
+        cure = f"draw it: {draw}"
     else:
         cure = (
             f"the gradient ends on its way to {dead[0]}: look there for multiplication by a constant zero, argmax or "
@@ -91,7 +92,7 @@ def _dead_trouble(evidence: Evidence, dead: Sequence[str], gradients: GradientMe
     return Trouble(
         f"{len(dead)} of {trainable(gradients)} parameters are dead: {few(dead)} have no gradient at step 0 and none "
         f"after {_steps(gradients)}; expected some",
-        (matrices or zeros or list(dead))[0],
+        first,
         cure,
         "init",
         Severity.WARNING if underflows(evidence) else Severity.ERROR,

@@ -81,9 +81,9 @@ def _smallest_part(planned: PlannedParameter) -> float:
 
 
 def _without_rank(evidence: Evidence) -> Iterator[Trouble]:
-    ours = evidence.subject.drawn_by_us
-    pairs = [(m, planned) for m, planned in matrices(evidence) if not (ours and _constant(planned))]
-    found = [pair for pair in pairs if _degenerate(*pair)]
+    found = [pair for pair in matrices(evidence) if _degenerate(*pair)]
+    if evidence.subject.drawn_by_us:  # a scheme says so itself
+        found = [(measured, planned) for measured, planned in found if not isinstance(planned.distribution, Constant)]
     if found:
         measured, _ = found[0]
         constant = f"every entry is {measured.mean:.4g}"
@@ -96,10 +96,6 @@ def _without_rank(evidence: Evidence) -> Iterator[Trouble]:
             "where it is to start silent",
             "init.scheme",
         )
-
-
-def _constant(planned: PlannedParameter) -> bool:
-    return isinstance(planned.distribution, Constant)
 
 
 def _degenerate(measured: ParameterMeasure, planned: PlannedParameter) -> bool:

@@ -6,7 +6,6 @@ Imports no torch by itself; the user's file does.
 from __future__ import annotations
 
 import copy
-import difflib
 import inspect
 import json
 import re
@@ -18,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from initdiag.config.yaml import parse
-from initdiag.errors import ConfigError, InitdiagError, RunError, UsageError, as_typed, did_you_mean, printable
+from initdiag.errors import ConfigError, InitdiagError, RunError, UsageError, as_typed, closest, did_you_mean, printable
 from initdiag.subjects.frames import failing_line, first_line, prints_to_stderr
 from initdiag.subjects.importing import Siblings, import_file, import_named, importable_from
 from initdiag.subjects.signatures import arguments_for
@@ -152,8 +151,8 @@ def _offered(module: ModuleType, left: str, meant: str = "") -> str:
         return "It has neither an nn.Module class nor a function of its own."
     parts = [f"nn.Module classes {', '.join(classes[:12])}"] if classes else []
     parts += [f"functions {', '.join(functions[:12])}"] if functions else []
-    close = difflib.get_close_matches(meant, [*classes, *functions], 1) or (classes or functions)[-1:]
-    return f"It has {' and '.join(parts)}: write {printable(left)}:{close[0]}"
+    named = closest(meant, [*classes, *functions]) or (classes or functions)[-1]
+    return f"It has {' and '.join(parts)}: write {printable(left)}:{named}"
 
 
 def _classes(module: ModuleType) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from initdiag.errors import RunError
 
 
-def refuse_strangers(func: Any, inputs: Iterable[Tensor]) -> None:
+def refuse_strangers(func: Any, inputs: Sequence[Tensor]) -> None:
     """Refuse an operation on memory that isn't there, with which torch would just compute: that of a large parameter
     that was kept in a list, a closure or another tensor when the module was built, and left behind on the meta device.
 
@@ -19,11 +19,10 @@ def refuse_strangers(func: Any, inputs: Iterable[Tensor]) -> None:
     Raises:
         RunError: some inputs are such tensors.
     """
-    inputs = list(inputs)
-    for value in inputs:
-        if value.is_meta and not all(other.is_meta for other in inputs):
-            raise RunError(
-                f"the forward uses a large weight that is no parameter of a module ({func._schema.name}, of "
-                f"{tuple(value.shape)}): it was kept in a list, a closure or another tensor; register it, or use "
-                f"--engine dense"
-            )
+    strangers = [value for value in inputs if value.is_meta]
+    if 0 < len(strangers) < len(inputs):
+        raise RunError(
+            f"the forward uses a large weight that is no parameter of a module ({func._schema.name}, of "
+            f"{tuple(strangers[0].shape)}): it was kept in a list, a closure or another tensor; register it, or use "
+            f"--engine dense"
+        )

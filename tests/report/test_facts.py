@@ -9,6 +9,7 @@ from initdiag.measure import Read, RouterMeasure
 from initdiag.report import Report, Run, findings_text, render
 from initdiag.report.compared import by_scheme, comparison_rows
 from initdiag.report.facts import FACTS, expectation, fact_cells, shown
+from initdiag.report.header import _of_layers
 from initdiag.rules.gradients import IMBALANCE
 from initdiag.rules.rule import Evidence
 from tests.report.conftest import module_run, run
@@ -112,3 +113,8 @@ def test_findings_as_text(checked: Report, passed: Report) -> None:
     assert text.count("  instead: write std=0.02, not 1") == 2 and "\x1b" not in text
     assert findings_text(passed) == "initdiag: PASS tiny (0 errors, 0 warnings)"
     assert findings_text(Report(checked.runs + passed.runs)).count("initdiag: ") == 2
+
+
+def test_names_that_layers_share_are_counted() -> None:
+    names = ["h.0.up.weight", "h.1.up.weight", "h.3.down.weight", "wte.weight"]
+    assert _of_layers(names) == "h.*.up.weight (2), h.3.down.weight, wte.weight"
