@@ -39,7 +39,8 @@ from initdiag.model import Architecture, parameters
 from initdiag.report import Run
 from initdiag.report.document_keys import KEYS
 from initdiag.report.facts import FACTS
-from initdiag.report.reference import rules_markdown, schemes_markdown
+from initdiag.report.reference import rules_markdown
+from initdiag.report.scheme_pages import schemes_markdown
 from initdiag.rules import Finding
 from initdiag.schemes import Parameter
 from initdiag.theory import Expectations

@@ -187,6 +187,7 @@ def planned(case: Case, settings: Settings, *, as_they_are: bool = False) -> Sub
         "n_layers": max(1, len(branches)) / 2,  # formulas have 2N branches in N layers
         "d_model": wiring.d_model,
         "vocab_size": subject.vocab_size,
+        "tied": float(wiring.tied),
     }
     plan = plan_by_role(scheme_named(init.scheme), roles, sizes, init.parameters, weights.module)
     return replace(subject, plan=plan)

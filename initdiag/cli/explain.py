@@ -39,11 +39,12 @@ def scheme(
     quiet: options.Quiet = False,
     debug: options.Debug = False,
 ) -> None:
-    """Explain a scheme: what every role is drawn from, its parameters and its source. Without NAME: list all.
+    """Explain a scheme: what every role is drawn from, what it demands of the forward pass, its parameters, what it
+    does with depth, its source and who used it. Without NAME: list all.
 
     With --for: print a function, ready to paste, that draws the weights of that model by the scheme.
     """
-    from initdiag.report.reference import scheme_list, scheme_page
+    from initdiag.report.scheme_pages import scheme_list, scheme_page
     from initdiag.schemes import scheme_named
 
     if target is not None:
@@ -66,15 +67,16 @@ def _code(
         UsageError: no scheme is named, or there is none of that name; and as `case_of`.
     """
     from initdiag.case import case_of
+    from initdiag.model.parameters import sizes
     from initdiag.report.init_code import init_code
     from initdiag.request import Request
-    from initdiag.schemes import SCHEMES, scheme_named
+    from initdiag.schemes import scheme_named
 
     if name is None:
-        raise UsageError(f"--for {target}: no scheme is named; expected one of {', '.join(SCHEMES)} before it")
-    request = Request(
-        scheme=scheme_named(name).name, kwargs=kwargs, vocab_size=vocab_size, trust_remote_code=trust_remote_code
-    )
+        raise UsageError(f"--for {target}: no scheme is named; expected one before it (`initdiag scheme` lists all)")
+    found = scheme_named(name)
+    request = Request(scheme=found.name, kwargs=kwargs, vocab_size=vocab_size, trust_remote_code=trust_remote_code)
     with Progress(quiet) as progress:
         subject = case_of(target, request, progress).subject
-    return init_code(subject.plan, subject.name)
+    known = sizes(subject.architecture) if subject.architecture else {}
+    return init_code(subject.plan, subject.name, found, known)

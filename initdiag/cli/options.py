@@ -10,7 +10,6 @@ import typer
 from initdiag.cli.failure import debug_on
 from initdiag.engines.settings import DEVICES, DTYPES
 from initdiag.report import FORMATS
-from initdiag.schemes import SCHEMES
 
 TARGET = (
     "A YAML config or the name of a shipped one; pkg.mod:Class or model.py:function, which gives an nn.Module; or a "
@@ -22,7 +21,7 @@ Scheme = Annotated[
     typer.Option(
         "--scheme",
         metavar="NAME",
-        help=f"Draw the weights by this scheme, not by the config's or the module's own: {', '.join(SCHEMES)}.",
+        help="Draw the weights by this scheme, not by the config's or the module's own; `initdiag scheme` lists all.",
     ),
 ]
 Kwargs = Annotated[

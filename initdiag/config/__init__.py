@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from initdiag.config.config_file import ConfigFile, with_init, with_tokens
+    from initdiag.config.init import scheme_of
     from initdiag.config.loading import from_mapping, load, without_model
     from initdiag.config.presets import names as preset_names
     from initdiag.config.presets import path_of as preset_path
@@ -23,6 +24,7 @@ __all__ = [
     "load",
     "preset_names",
     "preset_path",
+    "scheme_of",
     "with_init",
     "with_tokens",
     "without_model",
@@ -35,6 +37,7 @@ _HOMES = {
     "load": ("loading", "load"),
     "preset_names": ("presets", "names"),
     "preset_path": ("presets", "path_of"),
+    "scheme_of": ("init", "scheme_of"),
     "with_init": ("config_file", "with_init"),
     "with_tokens": ("config_file", "with_tokens"),
     "without_model": ("loading", "without_model"),

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from initdiag.config.init import NO_PARAMETERS, Init
 from initdiag.config.schema import Config
-from initdiag.config.validate import PARAMETERS, scheme_parameters, validate
+from initdiag.config.validate import scheme_parameters, validate
 from initdiag.config.wording import dotted
 from initdiag.errors import Location, Option, Place, UsageError, printable
 from initdiag.schemes import scheme_named
@@ -24,7 +25,8 @@ class ConfigFile:
 
     `options` are the values that the command line set, and by which words. `target` is what the user wrote (what can't
     be printed is escaped), `path` the file that it meant (of a mapping: just its name), `folder` where the
-    token files of the config are looked for, unless they are absolute.
+    token files of the config are looked for, unless they are absolute. `sized`: its model is the one that formulas are
+    about, and not a stand-in for a module.
     """
 
     name: str
@@ -34,6 +36,7 @@ class ConfigFile:
     config: Config
     locations: Mapping[_Key, Location] = field(default_factory=dict, repr=False, compare=False)
     options: Mapping[_Key, str] = field(default_factory=dict, repr=False, compare=False)
+    sized: bool = True
 
     def locate(self, path: str) -> Place:
         """Return who sets a key such as 'init.std': an option, else a line of the file.
@@ -95,32 +98,42 @@ def with_init(
     """Return the config with another init scheme or seed.
 
     Parameters of the file that the new scheme doesn't have, such as `std` for `default`, are dropped; the others are
-    kept. One that was set by an option is only dropped with `drop_options`.
+    kept. Its roles are dropped: they were written for the scheme of the file, and a scheme that is named on the command
+    line is that scheme. What was set by an option is only dropped with `drop_options`.
 
     Raises:
-        UsageError: an unknown scheme, a parameter set by an option that it doesn't have, or a seed that is no whole
-            number from 0 up to 2**63.
+        UsageError: an unknown scheme, a parameter set by an option that it doesn't have, a formula that can't be
+            computed, or a seed that is no whole number from 0 up to 2**63.
     """
     init = config_file.config.init.model_dump(exclude_unset=True)
     options: dict[_Key, str] = {}
     if scheme is not None:
-        scheme_named(scheme)
-        for name in [name for name in init if name in PARAMETERS and name not in scheme_parameters(scheme)]:
+        settable = scheme_parameters(scheme_named(scheme).name)
+        for name in [name for name in init if name not in NO_PARAMETERS and name not in settable]:
             option = config_file.options.get(("init", name))
             if option is not None and not drop_options:
                 raise UsageError(
                     f"{option}: scheme '{scheme}' has no parameter '{name}', expected "
-                    + (f"one of {', '.join(scheme_parameters(scheme))}" if scheme_parameters(scheme) else "none")
+                    + (f"one of {', '.join(settable)}" if settable else "none")
                 )
             del init[name]
-        if scheme != config_file.config.init.scheme:
-            gone = [name for name in PARAMETERS if name not in init]
+        roles = init.pop("roles", None) or {}
+        if kept := {} if drop_options else _set_by_options(config_file, roles):
+            init["roles"] = kept
+        if scheme != config_file.config.init.scheme or (roles and not kept):
+            gone = [name for name in Init.model_fields if name not in init]
             options = {("init", name): f"--scheme {scheme}" for name in ("scheme", *gone)}
         init["scheme"] = scheme
     if seed is not None:
         init["seed"] = seed
         options[("init", "seed")] = f"--seed {seed}"
     return _changed(config_file, options, init=init)
+
+
+def _set_by_options(config_file: ConfigFile, roles: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the roles that an option has set, or changed."""
+    paths = [path for path in config_file.options if path[:2] == ("init", "roles")]
+    return {role: own for role, own in roles.items() if any(path[2:3] in ((), (role,)) for path in paths)}
 
 
 def from_here(path: str | os.PathLike[str]) -> str:
@@ -136,7 +149,7 @@ def from_here(path: str | os.PathLike[str]) -> str:
 
 
 def _changed(config_file: ConfigFile, options: Mapping[_Key, str], **sections: dict[str, Any]) -> ConfigFile:
-    result = validate(config_file.config.model_dump(exclude_unset=True) | sections)
+    result = validate(config_file.config.model_dump(exclude_unset=True) | sections, config_file.sized)
     if isinstance(result, Config):
         return replace(config_file, config=result, options={**config_file.options, **options})
     raise UsageError("; ".join(f"{dotted(fault.path)}: {fault.message}" for fault in result))

@@ -6,13 +6,23 @@ import json
 from typing import Any
 
 from initdiag.config.schema import Config
-from initdiag.schemes import SCHEMES
+from initdiag.config.scheme_fields import WORDS
+from initdiag.schemes import CUSTOM, SCHEMES
 
 
 def json_schema() -> dict[str, Any]:
     """Return the schema, in JSON Schema 2020-12."""
     schema = Config.model_json_schema()
-    schema["$defs"]["Init"]["properties"]["scheme"]["enum"] = list(SCHEMES)  # the schema itself doesn't know the table
+    init = schema["$defs"]["Init"]  # which doesn't know the table of schemes
+    init["properties"]["scheme"]["enum"] = [
+        *SCHEMES,
+        *(alias for scheme in SCHEMES.values() for alias in scheme.aliases),
+        CUSTOM.name,
+    ]
+    for name in WORDS:
+        words = dict.fromkeys(word for scheme in SCHEMES.values() for word in scheme.choices.get(name, ()))
+        init["properties"][name]["enum"] = [*words, None]
+    init["additionalProperties"] = False  # parameters of other distributions' schemes are known where those are
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:initdiag:config",

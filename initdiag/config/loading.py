@@ -10,9 +10,10 @@ from typing import Any
 
 from initdiag.config import presets
 from initdiag.config.config_file import ConfigFile, from_here
+from initdiag.config.fault import Fault
 from initdiag.config.overrides import Overridden, apply, name_of
 from initdiag.config.schema import Config
-from initdiag.config.validate import Fault, plain, validate
+from initdiag.config.validate import plain, validate
 from initdiag.config.wording import dotted, found, one_line
 from initdiag.config.yaml import parse
 from initdiag.errors import ConfigError, Location, Problem, as_typed, did_you_mean, printable
@@ -49,10 +50,12 @@ def load(target: str, overrides: Sequence[str] = ()) -> ConfigFile:
     )
 
 
-def from_mapping(mapping: Mapping[str, Any] | Config, name: str, overrides: Sequence[str] = ()) -> ConfigFile:
+def from_mapping(
+    mapping: Mapping[str, Any] | Config, name: str, overrides: Sequence[str] = (), *, sized: bool = True
+) -> ConfigFile:
     """Make a ConfigFile of a mapping that has the form of a config file, or of a ready Config.
 
-    Paths in it are relative to the current directory.
+    Paths in it are relative to the current directory. `sized`: the sizes of its model are those that formulas use.
 
     Raises:
         ConfigError: with all problems, each of which starts with the name.
@@ -60,8 +63,8 @@ def from_mapping(mapping: Mapping[str, Any] | Config, name: str, overrides: Sequ
     if not isinstance(mapping, Mapping | Config):
         raise ConfigError([Problem(f"{found(mapping)}, expected a mapping or a Config", name)])
     edit = apply(plain(mapping), overrides)
-    config = _validated(edit, _Origins(name, {}, edit.origins))
-    return ConfigFile(name, name, Path(name), Path(), config, options=_options(edit))
+    config = _validated(edit, _Origins(name, {}, edit.origins), sized)
+    return ConfigFile(name, name, Path(name), Path(), config, options=_options(edit), sized=sized)
 
 
 def without_model(
@@ -84,7 +87,7 @@ def without_model(
     if problems:
         raise ConfigError(problems)
     size = {"vocab_size": vocab_size, "context": context or MOST_CONTEXT, "n_layers": 1, "n_heads": 1, "d_model": 2}
-    file = from_mapping({"model": size, "tokens": {}}, name, overrides)
+    file = from_mapping({"model": size, "tokens": {}}, name, overrides, sized=False)
     return replace(file, target=target)
 
 
@@ -92,8 +95,8 @@ def _options(edit: Overridden) -> dict[_Key, str]:
     return {key: name_of(override) for key, override in edit.origins.items()}
 
 
-def _validated(edit: Overridden, origins: _Origins) -> Config:
-    result = validate(plain(edit.raw))
+def _validated(edit: Overridden, origins: _Origins, sized: bool = True) -> Config:
+    result = validate(plain(edit.raw), sized)
     if not isinstance(result, Config):
         raise ConfigError([*origins.problems(result), *edit.problems])
     if edit.problems:
@@ -129,10 +132,13 @@ class _Origins:
             for end in range(len(path), 0, -1):
                 if path[:end] in self.overrides:
                     return self.overrides[path[:end]]
-        section = fault.path[:2]
-        if section not in self.locations:  # `--set a.b=1` has made the unknown section a, `--set a.b.c=1` the section b
+        # `--set a.b=1` has made the unknown section a, `--set a.b.c=1` the section b, and so on
+        for end in range(len(fault.path), min(len(fault.path), 2) - 1, -1):
+            section = fault.path[:end]
+            if section in self.locations:
+                break
             for path, override in self.overrides.items():
-                if path[: len(section)] == section:
+                if path[:end] == section:
                     return override
         return None
 
@@ -188,7 +194,7 @@ def _find(target: str) -> tuple[Path, str]:
     stems = difflib.get_close_matches(path.stem, near, n=1)  # a common ending makes no two names alike
     guess = f" (did you mean '{near[stems[0]]}'?)" if stems else ""
     guess = guess or did_you_mean(path.stem, presets.names())
-    message = f"no such file, and no shipped config of that name; shipped are {', '.join(presets.names())}{guess}"
+    message = f"no such file, and no shipped config of that name; 'initdiag new --list' lists them{guess}"
     raise _stop(target or "''", message)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from initdiag.config.sentences import Path
+from initdiag.config.annotations import Path
 from initdiag.config.wording import dotted, found, one_line
 from initdiag.config.yaml import parse_value
 from initdiag.errors import ConfigError, Problem
@@ -64,7 +64,9 @@ def _split(override: str) -> tuple[tuple[str, ...], Any]:
 
 def _put(raw: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     for depth, part in enumerate(path[:-1], start=1):
-        raw = raw.setdefault(part, {})
+        if raw.get(part) is None:  # not there, or null: a section that has nothing in it yet
+            raw[part] = {}
+        raw = raw[part]
         if not isinstance(raw, dict):
             raise ValueError(f"{found(raw)} at {dotted(path[:depth])}, expected a section")
     raw[path[-1]] = value

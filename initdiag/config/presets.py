@@ -28,7 +28,8 @@ def path_of(name: str) -> Path:
     """
     if name not in names():
         raise UsageError(
-            f"no shipped config '{name}'; expected one of {', '.join(names())}{did_you_mean(name, names())}"
+            f"no shipped config '{name}'; expected one of the {len(names())} that 'initdiag new --list' lists"
+            + did_you_mean(name, names())
         )
     return folder() / f"{name}.yaml"
 

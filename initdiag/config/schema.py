@@ -4,38 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from initdiag.config.fields import Section
+from initdiag.config.init import Init
 from initdiag.model.architecture import Architecture
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class Init(_Section):
-    """Which scheme draws the weights, and its parameters (`initdiag scheme NAME` lists them)."""
-
-    scheme: str = Field(default="gpt2", description="name of an init scheme")
-    std: float | None = Field(
-        default=None, gt=0, le=1e6, description="std of matrices and embeddings; default: the scheme's own"
-    )
-    residual_std: float | None = Field(
-        default=None, gt=0, le=1e6, description="std of the residual projections; default: the scheme's own formula"
-    )
-    seed: int = Field(
-        default=0, ge=0, lt=2**63, description="seed of the weights, and of the tokens unless they have one"
-    )
-
-    @property
-    def parameters(self) -> dict[str, float]:
-        """The scheme parameters that were given."""
-        return {
-            name: value for name, value in (("std", self.std), ("residual_std", self.residual_std)) if value is not None
-        }
-
-
-class TokenSettings(_Section):
+class TokenSettings(Section):
     """What the model reads."""
 
     source: Literal["random", "text", "file"] = Field(
@@ -62,7 +38,7 @@ class TokenSettings(_Section):
     )
 
 
-class Gate(_Section):
+class Gate(Section):
     """When a number becomes a finding. Every default is explained in docs/rules.md."""
 
     max_excess: float = Field(default=2.0, gt=0, description="error above this loss − ln V, in nats")
@@ -87,9 +63,21 @@ class Gate(_Section):
     ignore: tuple[str, ...] = Field(default=(), description="not these rules")
 
 
-class Config(_Section):
+class About(Section):
+    """What the config is of. Nothing is computed from it."""
+
+    summary: str | None = Field(default=None, description="the model in one line")
+    source: str | None = Field(default=None, description="where its shape was read: files of public code, a paper")
+    parameters: int | None = Field(default=None, ge=1, description="how many parameters were published for it")
+    trained_with: str | None = Field(
+        default=None, description="the init that it was trained from, where that is known, if init says another"
+    )
+
+
+class Config(Section):
     """A whole config file."""
 
+    about: About = Field(default_factory=About, description="what this is; nothing is computed from it")
     model: Architecture = Field(description="the Transformer")
     init: Init = Field(default_factory=Init, description="how its weights are drawn")
     tokens: TokenSettings = Field(default_factory=TokenSettings, description="what it reads")
@@ -103,3 +91,6 @@ class Config(_Section):
     @property
     def token_seed(self) -> int:
         return self.init.seed if self.tokens.seed is None else self.tokens.seed
+
+
+__all__ = ["About", "Config", "Gate", "Init", "TokenSettings"]

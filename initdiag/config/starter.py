@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from initdiag.config import presets
+from initdiag.config.annotations import choices_of, section_of, sections
+from initdiag.config.init import NO_PARAMETERS
 from initdiag.config.schema import Config
-from initdiag.config.sentences import expected, sections
 from initdiag.errors import UsageError
+from initdiag.schemes import SCHEMES
 
 EXAMPLE: dict[str, dict[str, Any]] = {  # GPT-2 small; what isn't here is written as a comment
+    "about": {"summary": "my model"},
     "model": {
         "vocab_size": 50257,
         "context": 1024,
@@ -45,10 +50,11 @@ def starter_text() -> str:
     lines += [*_comment(_SCHEMA, ""), "", *_comment(_HEAD, "")]
     for name, section in sections():
         lines += ["", *_comment(str(Config.model_fields[name].description), ""), f"{name}:"]
-        for key, field in section.model_fields.items():
+        for key, field in _shown(name, section):
             given = key in EXAMPLE[name]
             value = _yaml(getattr(getattr(example, name), key))
-            lines += [*_comment(_description(field), "  "), f"  {'' if given else '#'}{key}: {value}"]
+            lines += [*_comment(_description(field), "  "), *_keys(field)]
+            lines += [f"  {'' if given else '#'}{key}: {value}"]
     return "\n".join(lines) + "\n"
 
 
@@ -72,20 +78,44 @@ def write_starter(path: Path, force: bool = False) -> None:
         raise UsageError(f"can't write {path}: {error.strerror}") from None
 
 
-def _comment(text: str, indent: str) -> list[str]:
+def _shown(name: str, section: type[BaseModel]) -> Iterator[tuple[str, FieldInfo]]:
+    """Yield the fields of a section: of `init`, those parameters that the example's scheme has."""
+    settable = SCHEMES[EXAMPLE["init"]["scheme"]].settable
+    for key, field in section.model_fields.items():
+        if name != "init" or key in settable or key in NO_PARAMETERS:
+            yield key, field
+
+
+def _comment(text: str, indent: str, further: str = "") -> list[str]:
     prefix = f"{indent}# "
-    return textwrap.wrap(text, 79, initial_indent=prefix, subsequent_indent=prefix, break_long_words=False)
+    return textwrap.wrap(text, 79, initial_indent=prefix, subsequent_indent=prefix + further, break_long_words=False)
 
 
 def _description(field: FieldInfo) -> str:
     """Return the description of a field, with its choices where it has some."""
-    annotations = (field.annotation, *get_args(field.annotation))
-    choices = [expected(annotation) for annotation in annotations if get_origin(annotation) is Literal]
-    return "; ".join([str(field.description), *choices[:1]])
+    choices = choices_of(field.annotation)
+    return "; ".join([str(field.description), *([f"one of {', '.join(choices)}"] if choices else [])])
+
+
+def _keys(field: FieldInfo) -> list[str]:
+    """Return the keys of a section inside a section, with their descriptions."""
+    section = section_of(field.annotation)
+    lines: list[str] = []
+    for name, inner in section.model_fields.items() if section else ():
+        lines += _comment(f"  {name}: {_description(inner)}", "  ", "    ")
+    return lines
 
 
 def _yaml(value: Any) -> str:
-    """Return a value in YAML's flow style, of which JSON is a part."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
+    """Return a value in YAML's flow style."""
+    match value:
+        case BaseModel():
+            return _yaml(value.model_dump())
+        case Mapping():
+            return "{" + ", ".join(f"{key}: {_yaml(item)}" for key, item in value.items()) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(_yaml, value)) + "]"
+        case str():
+            return value
+        case _:
+            return json.dumps(value)

@@ -4,48 +4,63 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
-from initdiag.config.schema import Config, Init
-from initdiag.config.sentences import Path, sentence, value_at
-from initdiag.config.wording import listed, show
-from initdiag.errors import did_you_mean
-from initdiag.model.architecture import Architecture, inconsistencies
-from initdiag.schemes import SCHEMES
+from initdiag.config.annotations import Path, find, fits
+from initdiag.config.fault import Fault
+from initdiag.config.formula_faults import formula_faults
+from initdiag.config.init import Init, base_scheme
+from initdiag.config.init_faults import init_faults
+from initdiag.config.schema import Config
+from initdiag.config.sentences import sentence, telling, value_at
+from initdiag.config.wording import show
+from initdiag.model import Architecture
+from initdiag.model.consistency import inconsistencies
 
-# the parameters of schemes that a config can set
-PARAMETERS = tuple(name for name in Init.model_fields if name not in ("scheme", "seed"))
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Something wrong at a path; `involves` are the other paths that a fix could be made at."""
-
-    path: Path
-    message: str
-    involves: tuple[Path, ...] = ()
+# the first two only repeat that another field is wrong; the model's value_error repeats an inconsistency that
+# _cross_field has found in the raw mapping
+_ECHOES = ("default_factory_not_called", "formula_depends", "value_error")
 
 
-def validate(raw: Mapping[str, Any]) -> Config | tuple[Fault, ...]:
-    """Return the config, or all faults."""
+def validate(raw: Mapping[str, Any], sized: bool = True) -> Config | tuple[Fault, ...]:
+    """Return the config, or all faults. `sized`: formulas of init are computed with the sizes of the model."""
     faults = [*_cross_field(raw)]
+    config: Config | None = None
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
-        for detail in details:
-            # default_factory_not_called only repeats that another field is wrong; the model's value_error repeats
-            # an inconsistency that _cross_field has found in the raw mapping
-            if detail["type"] not in ("default_factory_not_called", "value_error"):
-                faults.append(Fault(detail["loc"], sentence(detail, value_at(raw, detail["loc"]))))
+        faults += _told([detail for detail in details if detail["type"] not in _ECHOES], raw)
         if not faults:
-            faults = [Fault(detail["loc"], detail["msg"]) for detail in details]
+            return tuple(Fault(detail["loc"], detail["msg"]) for detail in details)
+    if sized and not any(fault.path[:1] in (("model",), ("init",)) for fault in faults):
+        faults += formula_faults(Init.model_validate(raw.get("init", {})), Architecture.model_validate(raw["model"]))
+    if faults or config is None:
         return tuple(faults)
-    return tuple(faults) or config
+    return config
+
+
+def _told(details: Sequence[ErrorDetails], raw: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield one fault for each path: pydantic reports every branch of a union, also those that nobody meant."""
+    places = [(detail, find(detail["loc"])) for detail in details]
+    meant = {
+        union
+        for _, place in places
+        for union, branch in place.branches
+        if branch is not None and fits(branch, value_at(raw, union))
+    }
+    told: dict[Path, ErrorDetails] = {}
+    for detail, place in places:
+        if any(union in meant and not fits(branch, value_at(raw, union)) for union, branch in place.branches):
+            continue
+        if place.path not in told or telling(detail):
+            told[place.path] = detail
+    for path, detail in told.items():
+        yield Fault(path, sentence(detail, path, value_at(raw, path)))
 
 
 def plain(value: Any, depth: int = 0) -> Any:
@@ -66,8 +81,12 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def scheme_parameters(scheme: str) -> tuple[str, ...]:
-    """Return the parameters of a scheme that a config can set."""
-    return tuple(name for name in PARAMETERS if name in SCHEMES[scheme].parameters)
+    """Return the parameters of a scheme that a config can set.
+
+    Raises:
+        UsageError: as scheme_named.
+    """
+    return base_scheme(scheme).settable
 
 
 def _cross_field(raw: Mapping[str, Any]) -> Iterator[Fault]:
@@ -79,24 +98,8 @@ def _cross_field(raw: Mapping[str, Any]) -> Iterator[Fault]:
         named = [name.split(".") for name in re.findall(r"\w+(?:\.\w+)*", message)]
         involved = tuple(("model", *name) for name in named if name[0] in Architecture.model_fields)
         yield Fault(("model", *field.split(".")), message, involved)
-    yield from _init(init)
+    yield from init_faults(init)
     yield from _tokens(tokens, model)
-
-
-def _init(init: Mapping[str, Any]) -> Iterator[Fault]:
-    scheme = init.get("scheme", Init.model_fields["scheme"].default)
-    if not isinstance(scheme, str):
-        return
-    if scheme not in SCHEMES:
-        guess = did_you_mean(scheme[:100], SCHEMES)
-        yield Fault(("init", "scheme"), f"found {show(scheme)}, expected one of {listed(SCHEMES)}{guess}")
-        return
-    for name in PARAMETERS:
-        if init.get(name) is not None and name not in SCHEMES[scheme].parameters:
-            message = f"scheme '{scheme}' has no such parameter, expected one of {listed(scheme_parameters(scheme))}"
-            if not scheme_parameters(scheme):
-                message = f"scheme '{scheme}' has no parameters, expected none"
-            yield Fault(("init", name), message, (("init", "scheme"),))
 
 
 def _tokens(tokens: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[Fault]:

@@ -113,7 +113,7 @@ class _Builder:
         if self.count > MAX_NODES:
             raise stop(f"found more than {MAX_NODES} values (aliases written out), expected a config", node.location)
         if depth > MAX_DEPTH:
-            message = f"found more than {MAX_DEPTH} levels of nesting (aliases written out), expected at most 3"
+            message = f"found more than {MAX_DEPTH} levels of nesting (aliases written out), expected at most 4"
             raise stop(message, node.location)
         if node.kind == "mapping":
             return self._mapping(node, path, depth)

@@ -14,7 +14,7 @@ import yaml
 from initdiag.config.wording import AT_ITS_START, one_line, syntax_sentence
 from initdiag.errors import ConfigError, Location, Problem
 
-MAX_DEPTH = 50  # a config needs 3; Python's own stack ends near 1000
+MAX_DEPTH = 50  # a config needs 4; Python's own stack ends near 1000
 
 
 @dataclass
@@ -74,7 +74,7 @@ def _events(text: str, file: str) -> Iterator[yaml.Event]:
 def _node(event: yaml.Event, events: Iterator[yaml.Event], file: str, anchors: dict[str, Node], depth: int) -> Node:
     location = _location(event.start_mark, file)
     if depth > MAX_DEPTH:
-        raise stop(f"found more than {MAX_DEPTH} levels of nesting, expected at most 3", location)
+        raise stop(f"found more than {MAX_DEPTH} levels of nesting, expected at most 4", location)
     if isinstance(event, yaml.AliasEvent):
         name = event.anchor or ""
         if name not in anchors:

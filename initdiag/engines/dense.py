@@ -40,13 +40,15 @@ def realize(subject: Subject, seed: int, settings: Settings, reuse: Weights | No
     """Give a subject its weights.
 
     Args:
-        reuse: the weights of an earlier run of the same model; its memory is drawn over, and what is the same in
-            both plans stays.
+        reuse: the weights of an earlier run; where it is the same model, its memory is drawn over, and what is the
+            same in both plans stays.
 
     Raises:
         PlanError: the plan and the module don't have the same parameters.
         RunError: the device isn't there, or the weights don't fit in memory.
     """
+    if reuse and subject.module is None and subject.architecture != getattr(reuse.module, "shape", None):
+        reuse = None  # the scheme asks for another forward pass
     with torch.inference_mode(False):
         if subject.module is not None:
             module = subject.module

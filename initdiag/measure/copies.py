@@ -21,7 +21,7 @@ from initdiag.schemes import Role
 from initdiag.schemes.roles import LINEAR_WEIGHTS
 from initdiag.weightless.lazy import is_lazy
 
-DRAWN = frozenset({*LINEAR_WEIGHTS, Role.TOKEN_EMBEDDING, Role.ROUTER, Role.BIAS})
+DRAWN = frozenset({*LINEAR_WEIGHTS, Role.TOKEN_EMBEDDING, Role.ROUTER, Role.BIAS, Role.ROUTER_BIAS})
 CONSTANTS = frozenset({Role.NORM_SCALE, Role.NORM_BIAS, Role.MULTIPLIER})
 
 FEWEST = 16  # a tensor with no more entries is equal to another by chance or design (scalars, per-head gains)

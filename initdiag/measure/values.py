@@ -142,7 +142,8 @@ class Branch:
 class Wiring:
     """How the model is put together, as its operations show.
 
-    placement: "pre", "post", "sandwich" (norms after the projections), "none", or "unknown" where no stream was found.
+    placement: "pre", "post", "sandwich" (norms before and after), "reordered" (after the projections), "none", or
+    "unknown" where no stream was found.
     head: the weight that produced the logits; head_read: what it read. embedding: the table of the first stream.
     tied: head and embedding are one tensor. head_bias: added to the logits, if any. broken: why the head doesn't read
     the stream, else "". tried: what was looked for where no stream was found, else "".

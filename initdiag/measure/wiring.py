@@ -38,14 +38,13 @@ def placement(branches: Sequence[Branch]) -> str:
     if not branches:
         return "unknown"
     half = len(branches) / 2
+    reading = sum(any(read.normed for read in branch.reads) for branch in branches) > half
     if sum(branch.normed for branch in branches) > half:
-        return "sandwich"
+        return "sandwich" if reading else "reordered"
     later = [branch for branch in branches if branch.carried != "first"]
     if later and sum(branch.carried == "normed" for branch in later) > len(later) / 2:
         return "post"
-    if sum(any(read.normed for read in branch.reads) for branch in branches) > half:
-        return "pre"
-    return "none"
+    return "pre" if reading else "none"
 
 
 def _broken(logits: Lineage, branches: Sequence[Branch]) -> str:

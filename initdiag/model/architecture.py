@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu"]
-NormKind = Literal["layernorm", "rmsnorm"]
-Placement = Literal["pre", "post"]
-PositionKind = Literal["learned", "sinusoidal", "rotary", "none"]
+from initdiag.model.consistency import inconsistencies
+from initdiag.model.quantities import LARGEST, Branches, ByBranch, Quantity
+from initdiag.model.sections import Biases, BiasGroups, Experts, LatentAttention, RotaryScaling
+
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "silu"]
+Placement = Literal["pre", "post", "sandwich", "reordered", "parallel", "parallel_shared", "none"]
+Window = Annotated[int, Field(ge=1, le=2**28)] | None
 
 
-class RotaryScaling(BaseModel):
-    """How Llama 3.1 slows rotary positions down for a longer context; `initdiag.model.positions` has the formula."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    factor: float = Field(ge=1, le=1e6, description="how many times slower the slow pairs of features turn")
-    low: float = Field(gt=0, le=1e6, description="a pair that turns fewer times than this within context is slow")
-    high: float = Field(gt=0, le=1e6, description="a pair that turns more times than this within context is left alone")
-    context: int = Field(ge=1, le=2**28, description="the context before the scaling, in tokens")
+def _head_dim(given: dict[str, Any]) -> int:
+    latent: LatentAttention | None = given["mla"]
+    return latent.nope_dim + latent.rope_dim if latent else int(given["d_model"] // given["n_heads"])
 
 
 class Architecture(BaseModel):
@@ -40,11 +36,14 @@ class Architecture(BaseModel):
         default_factory=lambda given: given["n_heads"],
         description="key and value heads (grouped-query attention); must divide n_heads; default: n_heads",
     )
+    mla: LatentAttention | None = Field(
+        default=None, description="multi-head latent attention, as in DeepSeek-V3; default: none"
+    )
     head_dim: int = Field(
         ge=1,
         le=2**20,
-        default_factory=lambda given: given["d_model"] // given["n_heads"],
-        description="width of one head; default: d_model / n_heads",
+        default_factory=_head_dim,
+        description="width of one query and key head; default: d_model / n_heads, with mla nope_dim + rope_dim",
     )
     d_ff: int = Field(
         ge=1,
@@ -52,37 +51,123 @@ class Architecture(BaseModel):
         default_factory=lambda given: 4 * given["d_model"],
         description="hidden width of the MLP; default: 4 * d_model",
     )
-    activation: Activation = Field(default="gelu", description="non-linearity of the MLP; gelu is the exact (erf) form")
+    moe: Experts | None = Field(default=None, description="experts in place of the MLPs; default: none")
+    activation: Activation = Field(
+        default="gelu",
+        description="non-linearity of the MLP; gelu is the exact (erf) form, quick_gelu u * sigmoid(1.702 u), relu2 "
+        "relu squared",
+    )
     gated: bool = Field(default=False, description="the MLP is out(act(gate(x)) * in(x)), as in SwiGLU")
-    norm: NormKind = Field(default="layernorm", description="kind of every norm")
+    gate_limit: float | None = Field(
+        default=None,
+        gt=0,
+        le=LARGEST,
+        description="the gated MLP of gpt-oss: gate values are cut at this limit, inputs at ± it, and 1 is added to "
+        "the inputs; default: none",
+    )
+    norm: Literal["layernorm", "rmsnorm"] = Field(default="layernorm", description="kind of every norm")
+    norm_scale: Literal["learned", "one_plus", "none"] = Field(
+        default="learned",
+        description="norms multiply by a learned vector, by 1 + it (Gemma), or have no parameters (OLMo)",
+    )
     eps: float = Field(default=1e-5, gt=0, lt=1, description="added to the variance (mean square) inside every norm")
     placement: Placement = Field(
-        default="pre", description="pre: x + f(norm(x)), as in GPT-2; post: norm(x + f(x)), as in the first Transformer"
+        default="pre",
+        description="pre: x + f(norm(x)), as in GPT-2; post: norm(x + f(x)), as in the first Transformer; sandwich: "
+        "x + norm(f(norm(x))), as in Gemma 2; reordered: x + norm(f(x)), as in OLMo 2; parallel: x + "
+        "attention(norm(x)) + mlp(another norm(x)), as in GPT-NeoX; "
+        "parallel_shared: with one norm for both, as in GPT-J; none: x + f(x)",
     )
-    position: PositionKind = Field(default="learned", description="how a token learns where it is")
+    inner_norm: bool = Field(
+        default=False, description="Sub-LN: norms before the output projections of attention and MLP, too"
+    )
+    final_norm: bool = Field(
+        default_factory=lambda given: given["placement"] not in ("post", "none"),
+        description="a norm before the head; default: true, but for post and none false",
+    )
+    embedding_norm: bool = Field(default=False, description="a norm on the embeddings, as in BLOOM")
+    qk_norm: Literal["none", "per_head", "full"] = Field(
+        default="none",
+        description="norms on queries and keys: over each head, with one scale for all heads (Qwen 3), or over the "
+        "full width (OLMo 2)",
+    )
+    position: Literal["learned", "sinusoidal", "rotary", "alibi", "none"] = Field(
+        default="learned", description="how a token learns where it is"
+    )
+    position_offset: int = Field(
+        default=0, ge=0, le=2**16, description="learned: the first so many rows are never used (OPT: 2)"
+    )
     rotary_base: float = Field(
         default=10_000.0,
         gt=1,
         le=1e12,
-        description="rotary: the i-th pair of features turns by rotary_base^(-2i / head_dim) radians a token",
+        description="rotary: the i-th pair of features turns by rotary_base^(-2i / rotary_dims) radians a token",
+    )
+    rotary_dims: int = Field(
+        ge=2,
+        le=2**20,
+        default_factory=lambda given: given["mla"].rope_dim if given["mla"] else given["head_dim"],
+        description="rotary: the first so many features of a head turn; default: head_dim, with mla rope_dim",
     )
     rotary_scaling: RotaryScaling | None = Field(
         default=None,
-        description="rotary: longer context as in Llama 3.1, {factor: 8, low: 1, high: 4, context: 8192}. Pairs that "
-        "turn fewer than low times within context turn factor times slower, those above high as before, between them "
-        "the change is gradual; default: none",
+        description="rotary: longer context as in Llama 3.1, {factor: 8, low: 1, high: 4, context: 8192}, or by kind "
+        "linear or yarn; default: none",
+    )
+    local_rotary_base: float | None = Field(
+        default=None,
+        gt=1,
+        le=1e12,
+        description="rotary: another base, without scaling, for layers with a window (Gemma 3); default: the same",
+    )
+    windows: tuple[Window, ...] = Field(
+        default=(),
+        description="a token attends to so many tokens up to itself: one entry for each layer, null for all, and again "
+        "from the first when the list ends; [4096] for all layers, [4096, null] in turns; default: no windows",
+    )
+    attention_scale: Quantity = Field(
+        gt=0,
+        le=LARGEST,
+        default_factory=lambda given: given["head_dim"] ** -0.5,
+        description="attention logits are query · key times it; default: 1 / sqrt(head_dim)",
+    )
+    attention_softcap: float | None = Field(
+        default=None, gt=0, le=LARGEST, description="attention logits become cap * tanh(logits / cap); default: none"
+    )
+    attention_sinks: bool = Field(
+        default=False, description="a learned logit for each head that takes a part of its attention (gpt-oss)"
     )
     tied: bool = Field(default=True, description="the head is the transposed token embedding")
-    biases: bool = Field(default=True, description="biases in the linear layers of the blocks, and in LayerNorm")
-    final_norm: bool = Field(
-        default_factory=lambda given: given["placement"] == "pre",
-        description="a norm before the head; default: true for pre, false for post",
+    biases: BiasGroups = Field(
+        default=Biases(qkv=True, out=True, mlp=True, norm=True),
+        description="biases of the blocks' linear layers and of LayerNorm: true, false, or {qkv: true, …} for single "
+        "ones of qkv, out, mlp, norm, head, router",
     )
-    embedding_multiplier: float = Field(
+    embedding_multiplier: Quantity = Field(
         default=1.0,
         gt=0,
-        le=1e6,
+        le=LARGEST,
         description="the forward pass multiplies token embeddings by it (Gemma: sqrt(d_model))",
+    )
+    residual_multiplier: ByBranch = Field(
+        default=1.0,
+        description="multiplies every branch before it is added (MiniCPM: 1.4 / sqrt(n_layers)); a formula may use "
+        "layer, from 0, and branch, from 1 to 2N; or a list of 2N numbers",
+    )
+    stream_multiplier: ByBranch = Field(
+        default=1.0,
+        description="multiplies the stream before a branch is added to it (DeepNorm: (2 * n_layers) ** 0.25); as "
+        "above; a parallel block takes that of its first branch",
+    )
+    branch_gain: Literal["none", "scalar", "vector"] = Field(
+        default="none",
+        description="a learned multiplier at the end of each branch: one number (ReZero) or d_model (LayerScale)",
+    )
+    logit_multiplier: Quantity = Field(
+        default=1.0, gt=0, le=LARGEST, description="the forward pass multiplies logits by it"
+    )
+    logit_softcap: float | None = Field(
+        default=None, gt=0, le=LARGEST, description="logits become cap * tanh(logits / cap); default: none"
     )
 
     @model_validator(mode="after")
@@ -91,49 +176,23 @@ class Architecture(BaseModel):
             raise ValueError(f"{field}: {message}")
         return self
 
+    def window(self, layer: int) -> int | None:
+        """The window of a layer, in tokens; None where it sees all."""
+        return self.windows[layer % len(self.windows)] if self.windows else None
 
-def inconsistencies(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield (field, what is wrong) for what no field can know alone; fields that aren't usable are skipped.
+    def has_experts(self, layer: int) -> bool:
+        return self.moe is not None and layer >= self.moe.first_dense
 
-    Works on the raw mapping of a config file, so that these problems are reported together with all others. A field of
-    `rotary_scaling` has a dotted name, also where a message mentions it.
-    """
+    @property
+    def value_dim(self) -> int:
+        """The width of one value head."""
+        return self.mla.value_dim if self.mla else self.head_dim
 
-    def whole(name: str) -> int | None:
-        value = given.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
-
-    d_model, n_heads, n_kv_heads, head_dim = map(whole, ("d_model", "n_heads", "n_kv_heads", "head_dim"))
-    if d_model and n_heads and "head_dim" not in given:
-        if d_model % n_heads:
-            yield "n_heads", f"{n_heads} does not divide d_model {d_model}; expected a divisor of it, or a head_dim"
-        else:
-            head_dim = d_model // n_heads
-    if n_heads and n_kv_heads and n_heads % n_kv_heads:
-        yield "n_kv_heads", f"{n_kv_heads} does not divide n_heads {n_heads}; expected a divisor of it"
-    if given.get("position") == "rotary" and head_dim and head_dim % 2:
-        yield "position", f"rotary turns pairs of features; expected an even head_dim, found {head_dim}"
-    if given.get("position") == "sinusoidal" and d_model and d_model % 2:
-        yield "position", f"sinusoidal positions come in pairs of features; expected an even d_model, found {d_model}"
-    yield from _rotary_inconsistencies(given)
+    @property
+    def norm_biases(self) -> bool:
+        return self.norm == "layernorm" and self.norm_scale != "none" and self.biases.norm
 
 
-def _rotary_inconsistencies(given: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    def number(section: Mapping[str, Any], name: str) -> float | None:
-        value = section.get(name)
-        usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1e12
-        return value if usable else None
-
-    fields = Architecture.model_fields
-    base, scaling = number(given, "rotary_base"), given.get("rotary_scaling")
-    position = given.get("position", fields["position"].default)
-    if position != "rotary" and position in get_args(PositionKind):
-        instead = f"with position {position}, expected position rotary"
-        if base is not None and base != fields["rotary_base"].default:  # it would be without effect, and look as if
-            yield "rotary_base", f"found {base:.12g} {instead}, or no rotary_base"
-        if isinstance(scaling, Mapping):
-            yield "rotary_scaling", f"found {instead}, or no rotary_scaling"
-    if isinstance(scaling, Mapping):
-        low, high = number(scaling, "low"), number(scaling, "high")
-        if low is not None and high is not None and low >= high:
-            yield "rotary_scaling.low", f"found {low:.12g}, expected less than rotary_scaling.high, {high:.12g}"
+def of_branch(multiplier: Branches, branch: int) -> float:
+    """Return the multiplier of a branch, 1 … 2N."""
+    return multiplier[branch - 1] if isinstance(multiplier, tuple) else multiplier

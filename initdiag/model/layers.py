@@ -1,10 +1,12 @@
-"""Linear maps, embeddings and norms that hold memory and never draw: initialization is the engine's work."""
+"""Linear maps, embeddings, norms and gains that hold memory and never draw: initialization is the engine's work."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from initdiag.model.architecture import Architecture
 
 
 class Linear(nn.Module):
@@ -31,21 +33,57 @@ class Embedding(nn.Module):
 
 
 class LayerNorm(nn.Module):
-    def __init__(self, width: int, eps: float, bias: bool) -> None:
+    def __init__(self, shape: Architecture, width: int) -> None:
         super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.empty(width))
-        self.bias = nn.Parameter(torch.empty(width)) if bias else None
+        self.width, self.eps, self.one = (width,), shape.eps, shape.norm_scale == "one_plus"
+        self.weight = None if shape.norm_scale == "none" else nn.Parameter(torch.empty(width))
+        self.bias = nn.Parameter(torch.empty(width)) if shape.norm_biases else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        weight = 1 + self.weight if self.one and self.weight is not None else self.weight
+        return F.layer_norm(x, self.width, weight, self.bias, self.eps)
 
 
 class RMSNorm(nn.Module):
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, shape: Architecture, width: int) -> None:
         super().__init__()
-        self.eps = eps
+        self.width, self.eps, self.one = (width,), shape.eps, shape.norm_scale == "one_plus"
+        self.weight = None if shape.norm_scale == "none" else nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = 1 + self.weight if self.one and self.weight is not None else self.weight
+        return F.rms_norm(x, self.width, weight, self.eps)
+
+
+class Gain(nn.Module):
+    """A learned multiplier: one number, or one for each feature."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return x * self.weight
+
+
+def norm(shape: Architecture, width: int, wanted: bool = True) -> nn.Module:
+    """Return a norm of the architecture's kind, or what stands in its place."""
+    if not wanted:
+        return nn.Identity()
+    return RMSNorm(shape, width) if shape.norm == "rmsnorm" else LayerNorm(shape, width)
+
+
+def gain(shape: Architecture) -> nn.Module:
+    """Return the learned multiplier at the end of a branch, or what stands in its place."""
+    if shape.branch_gain == "none":
+        return nn.Identity()
+    return Gain(1 if shape.branch_gain == "scalar" else shape.d_model)
+
+
+def times(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else x * factor
+
+
+def softcapped(x: Tensor, cap: float | None) -> Tensor:
+    """Keep values within ±cap, smoothly: cap·tanh(x/cap)."""
+    return x if cap is None else cap * torch.tanh(x / cap)

@@ -2,89 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from initdiag.model.architecture import Architecture
-from initdiag.model.layers import Embedding, LayerNorm, Linear, RMSNorm
-from initdiag.model.positions import rotate, rotation, sinusoids
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-    "silu": F.silu,
-}
-
-Rotation = tuple[Tensor, Tensor] | None
-
-
-def _norm(shape: Architecture) -> nn.Module:
-    if shape.norm == "rmsnorm":
-        return RMSNorm(shape.d_model, shape.eps)
-    return LayerNorm(shape.d_model, shape.eps, shape.biases)
-
-
-class Attention(nn.Module):
-    """Causal self-attention; several query heads may share one key and value head."""
-
-    def __init__(self, shape: Architecture) -> None:
-        super().__init__()
-        self.head_dim = shape.head_dim
-        self.grouped = shape.n_kv_heads < shape.n_heads
-        queries, keys = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
-        self.query = Linear(shape.d_model, queries, shape.biases)
-        self.key = Linear(shape.d_model, keys, shape.biases)
-        self.value = Linear(shape.d_model, keys, shape.biases)
-        self.out = Linear(queries, shape.d_model, shape.biases)
-
-    def forward(self, x: Tensor, turn: Rotation) -> Tensor:
-        q, k, v = (self._heads(project(x)) for project in (self.query, self.key, self.value))  # (B, H, T, head_dim)
-        if turn is not None:
-            q, k = rotate(q, *turn), rotate(k, *turn)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.grouped)
-        return self.out(mixed.transpose(1, 2).flatten(2))  # (B, T, d_model)
-
-    def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-
-class MLP(nn.Module):
-    """out(act(in(x))), or out(act(gate(x)) * in(x)) when gated."""
-
-    def __init__(self, shape: Architecture) -> None:
-        super().__init__()
-        self.act = ACTIVATIONS[shape.activation]
-        self.gate = Linear(shape.d_model, shape.d_ff, shape.biases) if shape.gated else None
-        self.input = Linear(shape.d_model, shape.d_ff, shape.biases)
-        self.out = Linear(shape.d_ff, shape.d_model, shape.biases)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.gate is None:
-            return self.out(self.act(self.input(x)))
-        return self.out(self.act(self.gate(x)) * self.input(x))
+from initdiag.model.architecture import Architecture, of_branch
+from initdiag.model.attention import Attention, LatentAttention
+from initdiag.model.feedforward import MLP, Experts
+from initdiag.model.layers import Embedding, Linear, gain, norm, softcapped, times
+from initdiag.model.positions import Rotation, mask, rotation, sinusoids
 
 
 class Block(nn.Module):
-    """Attention, then MLP, each added to the residual stream."""
+    """Attention and MLP, each added to the residual stream; `placement` says where the norms stand."""
 
-    def __init__(self, shape: Architecture) -> None:
+    def __init__(self, shape: Architecture, layer: int) -> None:
         super().__init__()
-        self.post_norm = shape.placement == "post"
-        self.attention_norm = _norm(shape)
-        self.attention = Attention(shape)
-        self.mlp_norm = _norm(shape)
-        self.mlp = MLP(shape)
+        place, width = shape.placement, shape.d_model
+        self.placement = place
+        before, after = place not in ("reordered", "none"), place in ("sandwich", "reordered")
+        self.attention_norm = norm(shape, width, before)
+        self.attention = LatentAttention(shape) if shape.mla else Attention(shape)
+        self.attention_post_norm = norm(shape, width, after)
+        self.attention_gain = gain(shape)
+        self.mlp_norm = norm(shape, width, before and place != "parallel_shared")
+        self.mlp = Experts(shape) if shape.has_experts(layer) else MLP(shape, shape.d_ff)
+        self.mlp_post_norm = norm(shape, width, after)
+        self.mlp_gain = gain(shape)
+        branches = (2 * layer + 1, 2 * layer + 2)
+        self.kept = [of_branch(shape.stream_multiplier, k) for k in branches]
+        self.added = [of_branch(shape.residual_multiplier, k) for k in branches]
 
-    def forward(self, x: Tensor, turn: Rotation) -> Tensor:
-        if self.post_norm:
-            x = self.attention_norm(x + self.attention(x, turn))
-            return self.mlp_norm(x + self.mlp(x))
-        x = x + self.attention(self.attention_norm(x), turn)
-        return x + self.mlp(self.mlp_norm(x))
+    def forward(self, x: Tensor, turn: Rotation, mask: Tensor | None) -> Tensor:
+        stream = times(x, self.kept[0])
+        if self.placement in ("parallel", "parallel_shared"):
+            read = self.attention_norm(x)
+            other = read if self.placement == "parallel_shared" else self.mlp_norm(x)
+            return stream + self._attended(read, turn, mask) + self._fed(other)
+        if self.placement == "post":
+            x = self.attention_norm(stream + self._attended(x, turn, mask))
+            normed: Tensor = self.mlp_norm(times(x, self.kept[1]) + self._fed(x))
+            return normed
+        x = stream + self._attended(self.attention_norm(x), turn, mask)
+        return times(x, self.kept[1]) + self._fed(self.mlp_norm(x))
+
+    def _attended(self, x: Tensor, turn: Rotation, mask: Tensor | None) -> Tensor:
+        return times(self.attention_gain(self.attention_post_norm(self.attention(x, turn, mask))), self.added[0])
+
+    def _fed(self, x: Tensor) -> Tensor:
+        return times(self.mlp_gain(self.mlp_post_norm(self.mlp(x))), self.added[1])
 
 
 class Transformer(nn.Module):
@@ -95,38 +61,49 @@ class Transformer(nn.Module):
         self.shape = shape
         self.token_embedding = Embedding(shape.vocab_size, shape.d_model)
         if shape.position == "learned":
-            self.position_embedding = Embedding(shape.context, shape.d_model)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.n_layers))
-        self.final_norm = _norm(shape) if shape.final_norm else nn.Identity()
+            self.position_embedding = Embedding(shape.context + shape.position_offset, shape.d_model)
+        self.embedding_norm = norm(shape, shape.d_model, shape.embedding_norm)
+        self.blocks = nn.ModuleList(Block(shape, layer) for layer in range(shape.n_layers))
+        self.final_norm = norm(shape, shape.d_model, shape.final_norm)
         if not shape.tied:
-            self.head = Linear(shape.d_model, shape.vocab_size, bias=False)
+            self.head = Linear(shape.d_model, shape.vocab_size, shape.biases.head)
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.logits(self.states(ids))
 
     def states(self, ids: Tensor) -> Tensor:
         """Return what the head reads: (B, T, d_model)."""
-        length = ids.shape[1]
-        x = self.token_embedding(ids)
-        if self.shape.embedding_multiplier != 1:
-            x = x * self.shape.embedding_multiplier
-        if self.shape.position == "learned":
-            x = x + self.position_embedding(torch.arange(length, device=ids.device))
-        elif self.shape.position == "sinusoidal":
-            x = x + sinusoids(length, self.shape.d_model, like=x)
-        turn = self._rotation(length, like=x) if self.shape.position == "rotary" else None
-        for block in self.blocks:
-            x = block(x, turn)
+        shape, length = self.shape, ids.shape[1]
+        x = self.embedding_norm(self._embedded(ids))
+        masks = {window: mask(length, shape, window, like=x) for window in {*shape.windows, None}}
+        turns = {local: self._turn(length, x, local) for local in (False, True)}
+        for layer, block in enumerate(self.blocks):
+            window = shape.window(layer)
+            x = block(x, turns[window is not None], masks[window])
         final: Tensor = self.final_norm(x)
         return final
 
-    def _rotation(self, length: int, like: Tensor) -> Rotation:
-        return rotation(length, self.shape.head_dim, like, self.shape.rotary_base, self.shape.rotary_scaling)
+    def _embedded(self, ids: Tensor) -> Tensor:
+        shape, length = self.shape, ids.shape[1]
+        x = times(self.token_embedding(ids), shape.embedding_multiplier)
+        if shape.position == "learned":
+            first = shape.position_offset
+            return x + self.position_embedding(torch.arange(first, first + length, device=ids.device))
+        return x + sinusoids(length, shape.d_model, like=x) if shape.position == "sinusoidal" else x
+
+    def _turn(self, length: int, like: Tensor, local: bool) -> Rotation:
+        return rotation(length, self.shape, like, local) if self.shape.position == "rotary" else None
 
     def logits(self, states: Tensor, rows: slice = slice(None)) -> Tensor:
         """Return the logits of a range of the vocabulary: (…, d_model) -> (…, number of rows)."""
-        return F.linear(states, self.head_weight[rows])
+        bias = None if self.head_bias is None else self.head_bias[rows]
+        logits = times(F.linear(states, self.head_weight[rows], bias), self.shape.logit_multiplier)
+        return softcapped(logits, self.shape.logit_softcap)
 
     @property
     def head_weight(self) -> Tensor:
         return self.token_embedding.weight if self.shape.tied else self.head.weight
+
+    @property
+    def head_bias(self) -> Tensor | None:
+        return None if self.shape.tied else self.head.bias

@@ -10,8 +10,9 @@ from rich.cells import cell_len
 from initdiag.report.facts import Fact, shown, size
 from initdiag.report.header import engines_compared
 from initdiag.report.layout import DEFAULT_WIDTH, GAP, SEVERITY_COLORS, Column, colored, paragraph, table
-from initdiag.report.numbers import number, sparkline, spread
+from initdiag.report.numbers import number, setting, sparkline, spread
 from initdiag.report.report import Report, Run
+from initdiag.report.scheme_words import written
 from initdiag.report.style import Style
 from initdiag.rules import Finding, Severity
 from initdiag.schemes import SCHEMES, Role
@@ -107,19 +108,25 @@ def _differences(groups: Groups, style: Style) -> str:
     for role in Role:
         drawn = [tuple(entry.distribution for entry in plan.with_role(role)) for plan in plans]
         if len(set(drawn)) > 1:
-            rows.append([str(role), *(_formula(scheme, role) for scheme in groups)])
+            rows.append([str(role), *(_formula(runs[0], role) for runs in groups.values())])
     if not rows:
         return paragraph("These schemes draw the same weights for this model.", style) if len(plans) > 1 else ""
     for name in dict.fromkeys(name for plan in plans for name in plan.settings):
-        rows.append([f"  {name}", *(number(plan.settings.get(name)) for plan in plans)])
+        rows.append([f"  {name}", *(setting(plan.settings.get(name)) for plan in plans)])
     columns = [Column("drawn from", number=False), *(Column(scheme, number=False) for scheme in groups)]
     return table(columns, rows, style)
 
 
-def _formula(scheme: str, role: Role) -> str:
-    """Return a scheme's formula for a role; of weights that it leaves alone, that it does."""
-    draw = SCHEMES[scheme].roles.get(role) if scheme in SCHEMES else None
-    return str(draw) if draw else "as built"
+def _formula(run: Run, role: Role) -> str:
+    """Return a scheme's formula for a role; of a scheme that isn't one of ours, what it came to, in the first layer and
+    the last; of weights that are left alone, that they are."""
+    if not run.subject.drawn_by_us:
+        return "as built"
+    if run.scheme in SCHEMES:
+        draw = SCHEMES[run.scheme].roles.get(role)
+        return written(draw) if draw else "as built"
+    drawn = [str(entry.distribution) for entry in run.subject.plan.with_role(role)]
+    return " … ".join(dict.fromkeys([*drawn[:1], *drawn[-1:]]))
 
 
 def _finite_peak(run: Run) -> float:

@@ -46,7 +46,7 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "entropy_ratio": "entropy of the prediction over ln V",
     },
     "wiring": {
-        "placement": '"pre", "post", "sandwich", "none", or "unknown" without a stream',
+        "placement": '"pre", "post", "sandwich", "reordered", "none", or "unknown" without a stream',
         "d_model": "width of the stream",
         "n_layers": "number of layers with a branch",
         "embedding": "the table that the token ids look up, or null",

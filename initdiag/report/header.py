@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from initdiag.report.facts import size
-from initdiag.report.numbers import abridged, counted, layers
+from initdiag.report.numbers import abridged, counted, layers, settings
 from initdiag.report.report import Run
 from initdiag.rules import Severity
 from initdiag.subjects import InitHistory
@@ -68,8 +68,8 @@ def engines_compared(groups: Mapping[str, Sequence[Run]]) -> tuple[str, ...]:
 
 def drawn_by(run: Run) -> str:
     """Return the scheme with its parameters, or 'as built'."""
-    settings = ", ".join(f"{name} {value:.4g}" for name, value in run.subject.plan.settings.items())
-    return scheme_in_words(run) + (f" ({settings})" if settings else "")
+    said = settings(run.subject.plan.settings)
+    return scheme_in_words(run) + (f" ({said})" if said else "")
 
 
 def scheme_in_words(run: Run) -> str:

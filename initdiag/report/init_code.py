@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from initdiag.errors import PlanError, printable
+from initdiag.report.demands import calibration, demands_with_numbers
 from initdiag.report.init_names import name_patterns
+from initdiag.report.init_numbers import Numbers, depends_on_depth, sizes_of
 from initdiag.report.init_packed import function_name, packed_function, pieces_of
-from initdiag.report.init_rows import WIDTH, Numbers, loop_for, quoted, role_names, row_for, rule_for
+from initdiag.report.init_rows import WIDTH, loop_for, quoted, role_names, row_for, rule_for
 from initdiag.schemes import SCHEMES, InitPlan, Scheme
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 
 
-def init_code(plan: InitPlan, name: str, scheme: Scheme | None = None) -> str:
+def init_code(plan: InitPlan, name: str, scheme: Scheme | None = None, sizes: Mapping[str, float] | None = None) -> str:
     """Write `init_weights(model)`, which draws what the plan says and needs nothing but torch.
 
     It has one rule per pattern of names, in the order of the model, and raises ValueError before it changes anything
-    if a parameter has no rule or a rule no parameter. Parameters that are planned AsFound are left as they are.
+    if a parameter has no rule or a rule no parameter. Parameters that are planned AsFound are left as they are. What
+    the scheme demands of the forward pass stands in its docstring.
 
     Args:
         name: of the model, for the docstring.
         scheme: of the plan, where it isn't one of SCHEMES. Its formulas are written where they give the plan's
             numbers, and it answers for the rows of packed matrices.
+        sizes: what formulas may use, as far as it is known; the shapes of the plan tell some of it.
 
     Raises:
         PlanError: a name has a '*' in it, or the scheme can't answer for the rows of a packed matrix.
@@ -31,8 +35,9 @@ def init_code(plan: InitPlan, name: str, scheme: Scheme | None = None) -> str:
     scheme = scheme or SCHEMES.get(plan.scheme)
     if odd := [entry.parameter.name for entry in plan.entries if "*" in entry.parameter.name]:
         raise PlanError(f"can't write code for the parameter '{printable(odd[0])}'; expected a name without '*'")
+    sizes = {**sizes_of(plan), **(sizes or {})}
     n_layers = len({entry.parameter.layer for entry in plan.entries} - {None})
-    pieces = {entry.parameter.name: pieces_of(entry, plan, scheme, n_layers) for entry in plan.entries}
+    pieces = {entry.parameter.name: pieces_of(entry, plan, scheme, sizes) for entry in plan.entries}
     patterns = name_patterns(plan.entries, pieces)
     # what is there once per layer, a residual projection if possible, tells at run time that the depth is another
     once = [p for p in patterns if p.each is None and "*" in p.text and len(p.entries) == n_layers]
@@ -41,7 +46,10 @@ def init_code(plan: InitPlan, name: str, scheme: Scheme | None = None) -> str:
     named = [
         p for p in patterns if p.entries[0].parameter.layer is not None and (p.each is not None or "*" not in p.text)
     ]
-    numbers = Numbers(scheme, plan.settings, {"n_layers": float(n_layers)} if once or named else {})
+    checked = bool(once or named)
+    numbers = Numbers(
+        scheme, plan.settings, {size: value for size, value in sizes.items() if size != "n_layers" or checked}
+    )
     functions: list[str] = []
     rows: list[str] = []
     loops: list[str] = []
@@ -55,12 +63,13 @@ def init_code(plan: InitPlan, name: str, scheme: Scheme | None = None) -> str:
             rows += row_for(pattern.text, function, role_names([part.role for part in parts]))
         else:
             rows += row_for(pattern.text, *rule_for(entry, numbers))
-    return _assembled(plan, name, numbers, functions, rows, loops, once[0].text if once else "")
+    docstring = _docstring(plan, name, scheme, sizes)
+    return _assembled(plan, docstring, numbers, functions, rows, loops, once[0].text if once else "")
 
 
 def _assembled(
     plan: InitPlan,
-    name: str,
+    docstring: Iterable[str],
     numbers: Numbers,
     functions: list[str],
     rows: list[str],
@@ -69,31 +78,37 @@ def _assembled(
 ) -> str:
     """Put settings, helpers, rules and checks together; what isn't used isn't written."""
     body = "\n".join([*functions, *rows, *loops])
-    scheme, settings = numbers.scheme, list[str]()
-    by_depth = False  # a number depends on the depth
-    for setting in reversed(list(plan.settings)):
-        if re.search(rf"\b{setting}\b", _code("\n".join([body.replace("std=", ""), *settings]))):
+    settings = list[str]()
+    for setting in reversed([name for name, value in plan.settings.items() if not isinstance(value, str)]):
+        if _used(setting, [body, *settings]):
             settings.insert(0, numbers.setting(setting))
-            by_depth = by_depth or (scheme is not None and "n_layers" in scheme.parameters.get(setting, ""))
-    deep = "n_layers" in _code("\n".join([body, *settings]))
-    helpers = [line for kind, lines in _HELPERS.items() if re.search(rf"\b{kind}\(", _code(body)) for line in lines]
+    sizes = [size for size in numbers.sizes if _used(size, [body, *settings])]
+    deep = "n_layers" in sizes
+    kinds = [kind for kind in _HELPERS if re.search(rf"\b{kind}\(", _code(body))]
+    stacked = any(len(entry.parameter.shape) > 2 for entry in plan.entries)
+    helpers = [
+        line for kind in kinds for line in (_ORTHOGONAL_EACH if kind == "orthogonal" and stacked else _HELPERS[kind])
+    ]
     left = any(": None," in line for line in rows)
     callable_type = "Callable[[torch.Tensor], object]" + (" | None" if left else "")
     code = [
-        *([f"    n_layers = {numbers.sizes['n_layers']:.0f}"] if deep else []),
+        *(f"    {size} = {numbers.sizes[size]:.12g}" for size in sizes),
         *settings,
         *helpers,
         *functions,
-        *([""] if settings or helpers or functions else []),
+        *([""] if sizes or settings or helpers or functions else []),
         "    # one rule for each parameter; * stands for any number",
-        f"    rules: dict[str, {callable_type}] = {{",
-        *rows,
-        "    }",
+        *([f"    rules: dict[str, {callable_type}] = {{", *rows, "    }"] if rows else []),
+        *([] if rows else [f"    rules: dict[str, {callable_type}] = {{}}"]),
         *loops,
         "",
         *_CHECKS,
         *(_DEPTH.format(once=quoted(once)).splitlines() if deep and once else []),
-        *(_COUNT.format(count=len(plan.entries)).splitlines() if by_depth and not deep else []),
+        *(
+            _COUNT.format(count=len(plan.entries)).splitlines()
+            if depends_on_depth(plan, numbers.scheme) and not deep
+            else []
+        ),
         "    for name, parameter in model.named_parameters():",
         *(_DRAW_OR_LEAVE if left else _DRAW),
     ]
@@ -101,10 +116,10 @@ def _assembled(
         *(["import math"] if "math." in _code("\n".join(code)) else []),
         "import re",
         "from collections.abc import Callable",
-        *(["from functools import partial"] if helpers else []),
+        *(["from functools import partial"] if "partial(" in "\n".join(helpers) else []),
         *("", "import torch", "from torch import nn", "", ""),
         *("@torch.no_grad()", "def init_weights(model: nn.Module) -> None:"),
-        *_docstring(plan, name),
+        *docstring,
     ]
     return "\n".join([*imports, *code]) + "\n"
 
@@ -114,17 +129,41 @@ def _code(text: str) -> str:
     return re.sub(r'f?"[^"\n]*"|#.*', "", text)
 
 
-def _docstring(plan: InitPlan, name: str) -> Iterator[str]:
-    shown = re.sub(r'[\\"]', "'", printable(name))
-    settings = ", ".join(f"{setting}={value:.4g}" for setting, value in plan.settings.items())
-    first = f"Draw the weights of {shown} by the scheme {plan.scheme}" + (f": {settings}." if settings else ".")
+def _used(name: str, lines: Iterable[str]) -> bool:
+    """Whether code uses a variable; `std=` is an argument of torch's."""
+    return re.search(rf"\b{name}\b(?!=)", _code("\n".join(lines))) is not None
+
+
+def _docstring(plan: InitPlan, name: str, scheme: Scheme | None, sizes: Mapping[str, float]) -> Iterator[str]:
     wrap = textwrap.TextWrapper(WIDTH - 8, break_on_hyphens=False)
-    head, *rest = wrap.wrap(first)
+    settings = ", ".join(
+        f"{setting}={value}" if isinstance(value, str) else f"{setting}={value:.4g}"
+        for setting, value in plan.settings.items()
+    )
+    first = f"Draw the weights of {printable(name)} by the scheme {plan.scheme}" + (
+        f": {settings}." if settings else "."
+    )
+    head, *rest = wrap.wrap(_harmless(first))
     yield f'    """{head}'
     yield from (f"    {line}" for line in rest)
     yield ""
     yield "    Written by initdiag: a parameter without a rule, or the reverse, is a ValueError."
+    if scheme and (wanted := demands_with_numbers(scheme, sizes, plan.settings)):
+        yield ""
+        yield "    The scheme is more than its draws. The forward pass, which this can't change, needs:"
+        yield ""
+        for line in wanted:
+            item = textwrap.wrap(_harmless(line), WIDTH - 6, break_on_hyphens=False, break_long_words=False)
+            yield from (f"    {'  ' if i else '- '}{part}" for i, part in enumerate(item))
+    if scheme and (after := calibration(scheme)):
+        yield ""
+        yield from (f"    {line}" for line in wrap.wrap(f"Not done here: {_harmless(after)}."))
     yield '    """'
+
+
+def _harmless(text: str) -> str:
+    """Take out what would end a docstring, and signs that an ASCII terminal can't show."""
+    return re.sub(r'[\\"]', "'", text.replace("·", "*"))
 
 
 _HELPERS = {
@@ -133,9 +172,19 @@ _HELPERS = {
         ("normal", "std: float", "nn.init.normal_, std=std"),
         ("uniform", "bound: float", "nn.init.uniform_, a=-bound, b=bound"),
         ("truncated", "std: float, cut: float", "nn.init.trunc_normal_, std=std, a=-cut * std, b=cut * std"),
+        ("orthogonal", "gain: float", "nn.init.orthogonal_, gain=gain"),
         ("constant", "value: float", "nn.init.constant_, val=value"),
     )
 }
+# orthogonal_ takes (experts, outputs, inputs) for one matrix of experts rows
+_ORTHOGONAL_EACH = """
+    def orthogonal(gain: float) -> Callable[[torch.Tensor], None]:
+        def draw(weight: torch.Tensor) -> None:
+            for matrix in weight.view(-1, *weight.shape[-2:]):
+                nn.init.orthogonal_(matrix, gain=gain)
+
+        return draw
+""".rstrip("\n").splitlines()
 
 _CHECKS = r"""
     regex = {rule: re.escape(rule).replace(r"\*", r"\d+") for rule in rules}

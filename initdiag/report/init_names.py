@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import combinations, count
 
 from initdiag.schemes import AsFound, PlannedParameter
-from initdiag.schemes.distributions import Truncated
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,7 @@ def _split(group: list[PlannedParameter], pieces: Mapping[str, object]) -> Itera
         return entry.parameter.role, found or entry.distribution, pieces[entry.parameter.name]
 
     def roughly(entry: PlannedParameter) -> object:
-        cut = entry.distribution.cut if isinstance(entry.distribution, Truncated) else None
-        return entry.parameter.role, type(entry.distribution), cut, pieces[entry.parameter.name]
+        return entry.parameter.role, type(entry.distribution), pieces[entry.parameter.name]
 
     others = [position for position in free if position != by_layer]
     choices: list[tuple[list[int], Callable[[PlannedParameter], object]]] = [(others, exactly), (free, roughly)]

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from initdiag.report.init_rows import WIDTH, Numbers, broken, call_for
-from initdiag.schemes import AsFound, Distribution, InitPlan, Parameter, PlannedParameter, Role, Scheme, make_plan
+from initdiag.report.init_numbers import Numbers
+from initdiag.report.init_rows import WIDTH, broken, call_for, numbers_of
+from initdiag.schemes import (
+    AsFound,
+    Distribution,
+    InitPlan,
+    Orthogonal,
+    Parameter,
+    PlannedParameter,
+    Role,
+    Scheme,
+    make_plan,
+)
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -22,26 +33,40 @@ class Piece:
     distribution: Distribution
 
 
-def pieces_of(entry: PlannedParameter, plan: InitPlan, scheme: Scheme | None, n_layers: int) -> tuple[Piece, ...]:
-    """Return the rows of a packed matrix, by role; none where all are drawn alike."""
+def pieces_of(
+    entry: PlannedParameter, plan: InitPlan, scheme: Scheme | None, sizes: Mapping[str, float]
+) -> tuple[Piece, ...]:
+    """Return the rows of a packed matrix, by role; none where all are drawn alike.
+
+    Each role is asked as if its rows were a matrix of their own: fan_out is how many they are.
+    """
     parameter, parts = entry.parameter, entry.parameter.parts
     if scheme is None or isinstance(entry.distribution, AsFound):
         return ()
     if all(scheme.roles.get(part.role) == scheme.roles.get(parameter.role) for part in parts):
         return ()
     pieces = [
-        Piece(part.role, part.rows, _answer(replace(parameter, role=part.role, parts=()), plan, scheme, n_layers))
+        Piece(part.role, part.rows, _answer(_alone(parameter, part.role, part.rows), plan, scheme, sizes))
         for part in parts
     ]
     if rest := _rest(parameter):
-        pieces.append(Piece(parameter.role, rest, entry.distribution))
+        pieces.append(
+            Piece(parameter.role, rest, _answer(_alone(parameter, parameter.role, rest), plan, scheme, sizes))
+        )
     return tuple(pieces) if any(piece.distribution != entry.distribution for piece in pieces) else ()
 
 
-def _answer(parameter: Parameter, plan: InitPlan, scheme: Scheme, n_layers: int) -> Distribution:
+def _answer(parameter: Parameter, plan: InitPlan, scheme: Scheme, sizes: Mapping[str, float]) -> Distribution:
     if parameter.role not in scheme.roles:
         return AsFound(0.0)
-    return make_plan(scheme, [parameter], {"n_layers": n_layers}, plan.settings).entries[0].distribution
+    return make_plan(scheme, [parameter], sizes, plan.settings).entries[0].distribution
+
+
+def _alone(parameter: Parameter, role: Role, rows: Ranges) -> Parameter:
+    """Return rows of a packed matrix as a parameter of their own."""
+    shape = list(parameter.shape)
+    shape[_axis(parameter)] = sum(stop - start for start, stop in rows)
+    return replace(parameter, shape=tuple(shape), role=role, parts=())
 
 
 def _axis(parameter: Parameter) -> int:
@@ -81,18 +106,33 @@ def packed_function(function: str, parameter: Parameter, parts: tuple[Piece, ...
             rows = ", ".join(f"{start}:{stop}" for start, stop in part.rows)
             yield from textwrap.wrap(f"{part.role} is left as it is: {rows}", WIDTH - 10, initial_indent="        # ")
             continue
-        number = numbers.of(part.distribution, parameter, part.role)
+        written = numbers_of(part.distribution, _alone(parameter, part.role, part.rows), part.role, numbers)
         stride = _stride(part.rows)
+        start, stop = part.rows[0]
+        end = outputs if stride and len(range(start, outputs, stride)) == len(part.rows) else part.rows[-1][1]
+        if (
+            isinstance(part.distribution, Orthogonal) and len(part.rows) > 1
+        ):  # orthogonal as a whole, not range by range
+            if stride:
+                yield f"        starts = range({start}, {end}, {stride})  # {part.role}"
+                yield f"        rows = [row for start in starts for row in range(start, start + {stop - start})]"
+            else:
+                yield f"        # {part.role}"
+                ranges = ", ".join(f"*range({first}, {last})" for first, last in part.rows)
+                yield from broken(f"        rows = [{ranges}]", " " * 8)
+            tensor = f"weight[{before}rows{after}]"
+            yield f"        part = torch.empty_like({tensor})"
+            yield from broken(f"        {call_for(part.distribution, 'part', *written)}", " " * 8)
+            yield f"        {tensor} = part"
+            continue
         if stride:
-            start, stop = part.rows[0]
-            end = outputs if len(range(start, outputs, stride)) == len(part.rows) else part.rows[-1][1]
             yield f"        for start in range({start}, {end}, {stride}):  # {part.role}"
             tensor = f"weight[{before}start : start + {stop - start}{after}]"
-            yield from broken(f"            {call_for(part.distribution, tensor, number)}", " " * 12)
+            yield from broken(f"            {call_for(part.distribution, tensor, *written)}", " " * 12)
             continue
         for start, stop in part.rows:
             tensor = f"weight[{before}{start or ''}:{stop if stop < outputs else ''}{after}]"
-            line = f"        {call_for(part.distribution, tensor, number)}"
+            line = f"        {call_for(part.distribution, tensor, *written)}"
             if len(f"{line}  # {part.role}") <= WIDTH:
                 yield f"{line}  # {part.role}"
             else:

@@ -5,84 +5,25 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
-from initdiag.errors import PlanError
+from initdiag.report.formulas import is_number
 from initdiag.report.init_names import NamePattern
+from initdiag.report.init_numbers import Numbers, value_of
 from initdiag.schemes import (
     AsFound,
     Constant,
     Distribution,
     Normal,
+    Orthogonal,
     Parameter,
     PlannedParameter,
     Role,
-    Scheme,
+    Truncated,
     Uniform,
 )
-from initdiag.schemes.distributions import Truncated
-from initdiag.schemes.formula import evaluate
 
 WIDTH = 88  # ruff's default; lines that fit there need no breaks at a greater width either
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Writes numbers as the scheme's formulas, where those give exactly that number."""
-
-    scheme: Scheme | None
-    settings: Mapping[str, float]
-    sizes: Mapping[str, float]
-
-    def of(self, distribution: Distribution, parameter: Parameter, role: Role, each: bool = False) -> str:
-        """`each`: the code has a variable `layer`."""
-        value = _value(distribution)
-        draw = self.scheme.roles.get(role) if self.scheme else None
-        layer = -1 if parameter.layer is None else parameter.layer
-        known = {**self.sizes, **self.settings, **({"layer": float(layer)} if each else {})}
-        inlined = {"fan_in": parameter.fan_in, **({} if each else {"layer": layer})}
-        return (_expression(draw.formula, value, known, inlined) if draw else "") or repr(value)
-
-    def setting(self, name: str) -> str:
-        """Write the line that sets a parameter of the scheme: as its default's formula where it has that value."""
-        value = self.settings[name]
-        formula = self.scheme.parameters.get(name, "") if self.scheme else ""
-        before = list(self.settings)[: list(self.settings).index(name)]
-        known = {**self.sizes, **{other: self.settings[other] for other in before}}
-        number = _expression(formula, value, known, {}) or repr(value)
-        return f"    {name} = {number}" + ("" if _is_number(number) else f"  # {value:.4g}")
-
-
-def _value(distribution: Distribution) -> float:
-    match distribution:
-        case Uniform(bound=bound):
-            return bound
-        case Truncated(sigma=sigma):
-            return sigma
-        case Constant(value=value):
-            return value
-        case _:
-            return distribution.std
-
-
-def _expression(formula: str, value: float, known: Mapping[str, float], inlined: Mapping[str, int]) -> str:
-    """Return a formula as Python code over the known names, or '' where that would not give the value."""
-    try:
-        if not math.isclose(evaluate(formula, {**known, **inlined}), value, rel_tol=1e-12):
-            return ""
-    except PlanError:  # it uses sizes that nobody told us
-        return ""
-    tree = ast.parse(formula, mode="eval")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            node.id = f"math.{node.id}" if node.id in ("sqrt", "log") else str(inlined.get(node.id, node.id))
-    # as ruff writes it: powers of simple operands have no spaces around the operator
-    return re.sub(r"(?<=[\w.]) \*\* (?=-?[\w.]+(?![\w.(]))", "**", ast.unparse(tree))
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"-?[\d.]+(e[-+]?\d+)?", text) is not None
 
 
 def rule_for(entry: PlannedParameter, numbers: Numbers) -> tuple[str, str]:
@@ -90,20 +31,33 @@ def rule_for(entry: PlannedParameter, numbers: Numbers) -> tuple[str, str]:
     roles = _roles_of(entry.parameter)
     if isinstance(entry.distribution, AsFound):
         return "None", f"{roles}: left as it is"
-    number = numbers.of(entry.distribution, entry.parameter, entry.parameter.role)
-    told = number in numbers.settings or _is_number(number)
-    return _maker(entry.distribution, number), roles if told else f"{roles}, {_value(entry.distribution):.4g}"
+    number, cut = numbers_of(entry.distribution, entry.parameter, entry.parameter.role, numbers)
+    told = number in numbers.settings or is_number(number)
+    comment = roles if told else f"{roles}, {value_of(entry.distribution):.4g}"
+    if numbers.corrected(entry.parameter.role) and isinstance(entry.distribution, Truncated):
+        comment += f", cut to std {entry.distribution.std:.4g}"
+    return _maker(entry.distribution, number, cut), comment
 
 
-def _maker(distribution: Distribution, number: str) -> str:
+def numbers_of(
+    distribution: Distribution, parameter: Parameter, role: Role, numbers: Numbers, each: bool = False
+) -> tuple[str, str]:
+    """Write the number of a distribution and, of a truncated normal, its cut."""
+    cut = numbers.cut(distribution, parameter, role, each) if isinstance(distribution, Truncated) else ""
+    return numbers.of(distribution, parameter, role, each), cut
+
+
+def _maker(distribution: Distribution, number: str, cut: str) -> str:
     """Write the function that draws a whole tensor."""
     match distribution:
         case Normal():
             return f"normal({number})"
         case Uniform():
             return f"uniform({number})"
-        case Truncated(cut=cut):
-            return f"truncated({number}, {cut!r})"
+        case Truncated():
+            return f"truncated({number}, {cut})"
+        case Orthogonal():
+            return f"orthogonal({number})"
         case Constant(value=0):
             return "nn.init.zeros_"
         case Constant(value=1):
@@ -114,9 +68,9 @@ def _maker(distribution: Distribution, number: str) -> str:
             raise ValueError(f"{distribution} is not drawn")
 
 
-def call_for(distribution: Distribution, tensor: str, number: str) -> str:
+def call_for(distribution: Distribution, tensor: str, number: str, cut: str) -> str:
     """Write the statement that draws a part of a tensor."""
-    maker = _maker(distribution, number)
+    maker = _maker(distribution, number, cut)
     if maker.startswith("normal("):
         return f"nn.init.normal_({tensor}, std={number})"
     if maker.startswith("constant("):
@@ -146,11 +100,18 @@ def row_for(pattern: str, rule: str, comment: str) -> Iterator[str]:
 
 def broken(line: str, indent: str) -> Iterator[str]:
     """Yield a line that ends with a call, broken as ruff does if it is too long."""
-    match = re.fullmatch(r"(.*?\b(?:normal_?|uniform|truncated|constant_?)\()(.+)(\),?)", line)
+    match = re.fullmatch(r"(.*?\b(?:normal_?|uniform|truncated|orthogonal|constant_?)\()(.+)(\),?)", line)
     if len(line) <= WIDTH or match is None:
         yield line
-    else:
-        yield from (match[1], f"{indent}    {match[2]}", f"{indent}{match[3]}")
+        return
+    arguments = [match[2]]
+    if len(f"{indent}    {match[2]}") > WIDTH:
+        call = ast.parse(f"call({match[2]})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        ends = [end - len("call(") for one in [*call.args, *call.keywords] if (end := one.end_col_offset)]
+        starts = [0, *(end + len(", ") for end in ends)]
+        arguments = [f"{match[2][a:b]}," for a, b in zip(starts, ends, strict=False)]
+    yield from (match[1], *(f"{indent}    {argument}" for argument in arguments), f"{indent}{match[3]}")
 
 
 def quoted(text: str) -> str:
@@ -163,20 +124,27 @@ def loop_for(pattern: NamePattern, numbers: Numbers) -> Iterator[str]:
     values: dict[int, PlannedParameter] = {}
     for entry in pattern.entries:
         values.setdefault(int(re.findall(r"\d+", entry.parameter.name)[pattern.each or 0]), entry)
-    written = {numbers.of(entry.distribution, entry.parameter, first.parameter.role, True) for entry in values.values()}
+    role = first.parameter.role
+    written = {numbers_of(entry.distribution, entry.parameter, role, numbers, True) for entry in values.values()}
     counted = list(values) == list(range(len(values)))
+    # a constant of the first layer may be 0 or 1, which have functions of their own
+    kind = Constant(math.pi) if isinstance(first.distribution, Constant) else first.distribution
     yield f"    # {_roles_of(first.parameter)}"
     if len(written) == 1 and all(layer == entry.parameter.layer for layer, entry in values.items()):
         yield f"    for layer in {f'range({len(values)})' if counted else tuple(values)}:"
-        yield from _assignment(pattern.text, _maker(first.distribution, written.pop()))
+        yield from _assignment(pattern.text, _maker(kind, *written.pop()))
         return
+    cuts = {entry.distribution.cut for entry in values.values() if isinstance(entry.distribution, Truncated)}
     yield f"    {'values = (' if counted else 'values = {'}"
     for layer, entry in values.items():
-        yield f"        {'' if counted else f'{layer}: '}{_value(entry.distribution)!r},"
+        value = repr(value_of(entry.distribution))
+        if len(cuts) > 1 and isinstance(entry.distribution, Truncated):
+            value = f"({value}, {entry.distribution.cut!r})"
+        yield f"        {'' if counted else f'{layer}: '}{value},"
     yield f"    {')' if counted else '}'}"
-    yield f"    for layer, value in {'enumerate(values)' if counted else 'values.items()'}:"
-    one = Constant(math.pi) if isinstance(first.distribution, Constant) else first.distribution
-    yield from _assignment(pattern.text, _maker(one, "value"))
+    names = "(value, sigmas)" if len(cuts) > 1 else "value"
+    yield f"    for layer, {names} in {'enumerate(values)' if counted else 'values.items()'}:"
+    yield from _assignment(pattern.text, _maker(kind, "value", "sigmas" if len(cuts) > 1 else "".join(map(repr, cuts))))
 
 
 def _assignment(text: str, rule: str) -> Iterator[str]:

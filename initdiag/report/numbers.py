@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 BLOCKS = " ▏▎▍▌▋▊▉█"
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -21,6 +21,18 @@ def number(value: float | None, digits: int = 4) -> str:
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
     return f"{value:#.{digits}g}".rstrip(".") if digits else f"{value:.0f}"
+
+
+def setting(value: float | str | None) -> str:
+    """Format a parameter of a scheme: a number, or a word as it is."""
+    return value if isinstance(value, str) else number(value)
+
+
+def settings(of: Mapping[str, float | str]) -> str:
+    """Write the parameters of a scheme: 'std 0.02, depth layer'."""
+    return ", ".join(
+        f"{name} {value}" if isinstance(value, str) else f"{name} {value:.4g}" for name, value in of.items()
+    )
 
 
 def spread(values: Sequence[float], digits: int = 4) -> str:

@@ -11,10 +11,9 @@ from initdiag.report.document_model import declared_std
 from initdiag.report.document_model import parts as parts_of
 from initdiag.report.layout import Column, paragraph, table
 from initdiag.report.names import parts_in_words, pattern, role_of, starred
-from initdiag.report.numbers import number, parameters
+from initdiag.report.numbers import number, parameters, settings
 from initdiag.report.style import Style
-from initdiag.schemes import AsFound, Constant, Distribution, Normal, Uniform
-from initdiag.schemes.distributions import Truncated
+from initdiag.schemes import AsFound, Constant, Distribution, Normal, Orthogonal, Truncated, Uniform
 from initdiag.subjects import Subject
 
 FORMATS = ("table", "json")
@@ -52,9 +51,9 @@ def as_table(planned: Planned, style: Style) -> str:
 
 def _head(planned: Planned) -> str:
     subject, plan = planned.subject, planned.subject.plan
-    settings = ", ".join(f"{name} {value:.4g}" for name, value in plan.settings.items())
+    said = settings(plan.settings)
     scheme = f"scheme {plan.scheme}" if subject.drawn_by_us else plan.scheme
-    head = f"{subject.target}: {scheme}" + (f" ({settings})" if settings else "")
+    head = f"{subject.target}: {scheme}" + (f" ({said})" if said else "")
     return f"{head}, seed {planned.seed}; {len(plan.entries)} tensors, {parameters(plan.numel)}"
 
 
@@ -92,8 +91,8 @@ def _evidence(planned: Planned) -> list[str]:
 
 FOUND = "How the roles were found out, in the operations of one forward"
 NOTE = (
-    "N normal, N<c normal cut at c sigmas, U uniform (bound: std·√3), all with mean 0 and the std behind the "
-    "letter, which a cut makes smaller than sigma; = a constant. "
+    "N normal, N<c normal cut at c sigmas, U uniform (bound: std·√3), O orthogonal, all with mean 0 and the std of "
+    "the entries behind the letter, which a cut makes smaller than sigma; = a constant. "
     "measured: the std of what was drawn; – has no entries (weightless engine)."
 )
 SEEN = (
@@ -109,6 +108,8 @@ def _drawn(distribution: Distribution) -> str:
             return f"N<{cut:.3g} {number(distribution.std)}"
         case Uniform():
             return f"U {number(distribution.std)}"
+        case Orthogonal():
+            return f"O {number(distribution.std)}"
         case Constant(value=value):
             return f"= {value:g}"
         case AsFound():

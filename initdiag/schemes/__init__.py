@@ -2,29 +2,76 @@
 
 from __future__ import annotations
 
-from initdiag.errors import UsageError, did_you_mean
-from initdiag.schemes.distributions import AsFound, Constant, Distribution, Normal, Truncated, Uniform
-from initdiag.schemes.gpt2 import GPT2, SCALED
+from initdiag.errors import UsageError, did_you_mean, printable
+from initdiag.schemes.custom import CUSTOM, with_roles
+from initdiag.schemes.depth import DEPTH_SCHEMES
+from initdiag.schemes.distributions import AsFound, Constant, Distribution, Normal, Orthogonal, Truncated, Uniform
+from initdiag.schemes.entry_points import offered, offered_scheme
+from initdiag.schemes.gpt2 import GPT2_SCHEMES
+from initdiag.schemes.llama import LLAMA_SCHEMES
+from initdiag.schemes.megatron import MEGATRON_SCHEMES
+from initdiag.schemes.mup import MUP_SCHEMES
+from initdiag.schemes.olmo import OLMO_SCHEMES
+from initdiag.schemes.original import ORIGINAL_SCHEMES
 from initdiag.schemes.plan import InitPlan, Parameter, Part, PlannedParameter, make_plan
-from initdiag.schemes.pytorch import DEFAULT
+from initdiag.schemes.pytorch import PYTORCH_SCHEMES
 from initdiag.schemes.roles import Role
 from initdiag.schemes.scheme import Draw, Scheme
+from initdiag.schemes.speedrun import SPEEDRUN_SCHEMES
 
-SCHEMES: dict[str, Scheme] = {scheme.name: scheme for scheme in (DEFAULT, GPT2, SCALED)}
+SCHEMES: dict[str, Scheme] = {
+    scheme.name: scheme
+    for scheme in (
+        *PYTORCH_SCHEMES,
+        *ORIGINAL_SCHEMES,
+        *GPT2_SCHEMES,
+        *MEGATRON_SCHEMES,
+        *LLAMA_SCHEMES,
+        *OLMO_SCHEMES,
+        *SPEEDRUN_SCHEMES,
+        *MUP_SCHEMES,
+        *DEPTH_SCHEMES,
+    )
+}
+_ALIASES = {alias: scheme for scheme in SCHEMES.values() for alias in scheme.aliases}
 
 
 def scheme_named(name: str) -> Scheme:
-    """Return a scheme of the table.
+    """Return a scheme: of the table, by its name or an alias, else of an entry point of another distribution.
 
     Raises:
-        UsageError: there is no scheme of that name.
+        UsageError: there is no scheme of that name, or the entry point of that name is broken.
     """
-    if name not in SCHEMES:
-        raise UsageError(f"unknown scheme '{name}'; expected one of {', '.join(SCHEMES)}{did_you_mean(name, SCHEMES)}")
-    return SCHEMES[name]
+    scheme = SCHEMES.get(name) or _ALIASES.get(name) or offered_scheme(name)
+    if scheme is None:
+        raise UsageError(f"unknown scheme '{printable(name[:60])}'; {expected_name(name)}")
+    return scheme
+
+
+def scheme_names() -> tuple[str, ...]:
+    """Return the names of all schemes, those of other distributions last, without loading any of them."""
+    own = {*SCHEMES, *_ALIASES, CUSTOM.name}  # which no other distribution can take
+    return (*SCHEMES, *(name for name in offered() if name not in own))
+
+
+def known_schemes() -> dict[str, Scheme]:
+    """Return all schemes by name, those of other distributions last.
+
+    Raises:
+        UsageError: an entry point is broken.
+    """
+    return {name: scheme_named(name) for name in scheme_names()}
+
+
+def expected_name(name: str) -> str:
+    """Say what a name of no scheme should have been: 'expected one of the 60 that …'."""
+    names = scheme_names()
+    guess = did_you_mean(name[:60], (*names, *_ALIASES))
+    return f"expected one of the {len(names)} that 'initdiag scheme' lists{guess}"
 
 
 __all__ = [
+    "CUSTOM",
     "SCHEMES",
     "AsFound",
     "Constant",
@@ -32,6 +79,7 @@ __all__ = [
     "Draw",
     "InitPlan",
     "Normal",
+    "Orthogonal",
     "Parameter",
     "Part",
     "PlannedParameter",
@@ -39,6 +87,10 @@ __all__ = [
     "Scheme",
     "Truncated",
     "Uniform",
+    "expected_name",
+    "known_schemes",
     "make_plan",
     "scheme_named",
+    "scheme_names",
+    "with_roles",
 ]

@@ -1,8 +1,9 @@
 """The distributions that a parameter can be drawn from, as values. Nothing here draws: engines do.
 
-Every distribution is a non-decreasing function of one standard normal z, so two schemes that draw the same
-parameter from the same seed share their randomness (common random numbers): Normal is std·z, Uniform is
-bound·erf(z/√2), since erf(z/√2) is uniform on (−1, 1), and Truncated is sigma·√2·erfinv(erf(cut/√2)·erf(z/√2)).
+Two schemes that draw the same parameter from the same seed share their randomness (common random numbers): all start
+from the same standard normals z. Normal is std·z, Uniform is bound·erf(z/√2), since erf(z/√2) is uniform on (−1, 1),
+Truncated is sigma·z where |z| ≤ cut and sigma times another z elsewhere (rejection), and Orthogonal is the Q of their
+QR decomposition.
 """
 
 from __future__ import annotations
@@ -72,6 +73,34 @@ class Truncated:
         return f"N({self.sigma:.4g})<{self.cut:.3g}σ"
 
 
+def truncated(std: float, cut: float) -> Truncated:
+    """Return the truncated normal that has this std after cutting ("corrected", as in JAX's variance_scaling)."""
+    return Truncated(std / Truncated(1.0, cut).std, cut)
+
+
+@dataclass(frozen=True)
+class Orthogonal:
+    """gain times a matrix whose rows or columns, whichever are fewer, are orthonormal and uniformly so (Haar).
+
+    `longer` is the larger of its two sizes. Its entries are those of unit vectors in that many dimensions: of variance
+    gain²/longer, and E[x⁴]/E[x²]² = 3·longer/(longer + 2).
+    """
+
+    gain: float
+    longer: int
+
+    @property
+    def std(self) -> float:
+        return self.gain / math.sqrt(self.longer)
+
+    @property
+    def kurtosis(self) -> float:
+        return 3.0 * self.longer / (self.longer + 2)
+
+    def __str__(self) -> str:
+        return f"orthogonal×{self.gain:.4g}"
+
+
 @dataclass(frozen=True)
 class Constant:
     """The same value everywhere; its std is 0."""
@@ -101,10 +130,4 @@ class AsFound:
         return f"as found, std {self.std:.4g}"
 
 
-Distribution = Normal | Uniform | Truncated | Constant | AsFound
-
-BY_NAME: dict[str, type[Normal] | type[Uniform] | type[Constant]] = {
-    "normal": Normal,
-    "uniform": Uniform,
-    "constant": Constant,
-}
+Distribution = Normal | Uniform | Truncated | Orthogonal | Constant | AsFound

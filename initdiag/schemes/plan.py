@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from initdiag.errors import PlanError, UsageError, did_you_mean
-from initdiag.schemes.distributions import BY_NAME, Constant, Distribution
+from initdiag.schemes.distributions import (
+    Constant,
+    Distribution,
+    Normal,
+    Orthogonal,
+    Truncated,
+    Uniform,
+    truncated,
+)
 from initdiag.schemes.formula import evaluate
 from initdiag.schemes.roles import Role
 from initdiag.schemes.scheme import Draw, Scheme
+
+DISTRIBUTIONS = ("normal", "uniform", "truncated", "orthogonal", "constant")
+LEAST_CUT = 0.1  # sigmas: below, a cut normal is a uniform (kurtosis 1.8 to three digits), and rejection never ends
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,13 @@ class Parameter:
             count *= size
         return count
 
+    @property
+    def fan_out(self) -> int:
+        """Outputs of one matrix: of (experts, outputs, inputs), of one expert; of a vector, its entries."""
+        if len(self.shape) < 2:
+            return self.numel
+        return self.shape[-1] if self.transposed else self.shape[-2]
+
 
 @dataclass(frozen=True)
 class PlannedParameter:
@@ -61,7 +80,7 @@ class InitPlan:
     """The answers of one scheme for one model, in the order of the model's own parameters."""
 
     scheme: str
-    settings: Mapping[str, float]
+    settings: Mapping[str, float | str]
     entries: tuple[PlannedParameter, ...]
 
     def __getitem__(self, name: str) -> PlannedParameter:
@@ -84,7 +103,7 @@ def make_plan(
     scheme: Scheme,
     parameters: Iterable[Parameter],
     sizes: Mapping[str, float],
-    given: Mapping[str, float] | None = None,
+    given: Mapping[str, float | str] | None = None,
 ) -> InitPlan:
     """Ask a scheme about every parameter.
 
@@ -93,51 +112,107 @@ def make_plan(
         given: the scheme's parameters as set by the user; the others take their defaults.
 
     Raises:
-        UsageError: the scheme has no parameter of a given name.
+        UsageError: the scheme has no parameter of a given name, or no such choice for it.
         PlanError: a parameter occurs twice, its role has no answer, or a formula can't be computed.
     """
     parameters = tuple(parameters)
-    settings = _settings(scheme, sizes, given or {})
+    settings = settings_of(scheme, sizes, given or {})
     names = [parameter.name for parameter in parameters]
     if twice := sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []:
         raise PlanError(f"parameter '{twice[0]}' is listed twice; expected every parameter exactly once")
-    return InitPlan(
-        scheme.name, settings, tuple(_answer(scheme, parameter, {**sizes, **settings}) for parameter in parameters)
-    )
+    answers = tuple(_answer(scheme, parameter, sizes, settings) for parameter in parameters)
+    return InitPlan(scheme.name, settings, answers)
 
 
-def _settings(scheme: Scheme, sizes: Mapping[str, float], given: Mapping[str, float]) -> dict[str, float]:
+def settings_of(scheme: Scheme, sizes: Mapping[str, float], given: Mapping[str, float | str]) -> dict[str, float | str]:
+    """Return all parameters of a scheme: as given, else their defaults.
+
+    Raises:
+        UsageError: the scheme has no parameter of a given name, or no such choice for it.
+        PlanError: a default can't be computed.
+    """
     for name in given:
-        if name not in scheme.parameters:
-            known = ", ".join(scheme.parameters) or "none"
+        if name not in scheme.settable:
+            known = ", ".join(scheme.settable) or "none"
             raise UsageError(
                 f"scheme '{scheme.name}' has no parameter '{name}'; its parameters: {known}"
-                + did_you_mean(name, scheme.parameters)
+                + did_you_mean(name, scheme.settable)
             )
-    settings: dict[str, float] = {}
+    settings: dict[str, float | str] = {}
+    for name, words in scheme.choices.items():
+        word = given.get(name, next(iter(words)))
+        if word not in words:
+            raise UsageError(
+                f"scheme '{scheme.name}': {name} is '{word}'; expected one of {', '.join(words)}"
+                + did_you_mean(str(word), words)
+            )
+        settings[name] = str(word)
     for name, default in scheme.parameters.items():  # in order: a default may use the ones before it
-        settings[name] = given[name] if name in given else evaluate(default, {**sizes, **settings})
+        number = given.get(name)
+        names = formula_names(scheme, sizes, settings)
+        settings[name] = evaluate(default, names) if number is None else evaluate(str(number), names)
     return settings
 
 
-def _answer(scheme: Scheme, parameter: Parameter, names: Mapping[str, float]) -> PlannedParameter:
+def formula_names(
+    scheme: Scheme, sizes: Mapping[str, float], settings: Mapping[str, float | str], layer: int = -1
+) -> dict[str, float]:
+    """Return what the formulas of a scheme may use: sizes, `layer`, and its parameters, of a choice the number."""
+    names = {**sizes, "layer": float(layer)}
+    for name, value in settings.items():
+        if not isinstance(value, str):
+            names[name] = value
+        elif not re.search(r"\blayer\b", formula := scheme.choices[name][value]) or layer >= 0:
+            names[name] = evaluate(formula, names)
+    return names
+
+
+def _answer(
+    scheme: Scheme, parameter: Parameter, sizes: Mapping[str, float], settings: Mapping[str, float | str]
+) -> PlannedParameter:
     if parameter.role not in scheme.roles:
         raise PlanError(
             f"scheme '{scheme.name}' says nothing about parameter '{parameter.name}' (role {parameter.role}); "
             f"it answers for {', '.join(scheme.roles)}"
         )
     draw = scheme.roles[parameter.role]
-    names = {**names, "fan_in": parameter.fan_in, "layer": -1 if parameter.layer is None else parameter.layer}
-    distribution = _distribution(draw, draw.formula, names)
-    unscaled = _distribution(draw, draw.unscaled, names) if draw.unscaled else distribution
+    layer = -1 if parameter.layer is None else parameter.layer
+    fans = {"fan_in": float(parameter.fan_in), "fan_out": float(parameter.fan_out)}
+    names = {**formula_names(scheme, sizes, settings, layer), **fans}
+    distribution = distribution_of(draw, draw.formula, names)
+    unscaled = distribution_of(draw, draw.unscaled, names) if draw.unscaled else distribution
     return PlannedParameter(parameter, distribution, unscaled.std)
 
 
-def _distribution(draw: Draw, formula: str, names: Mapping[str, float]) -> Distribution:
+def distribution_of(draw: Draw, formula: str, names: Mapping[str, float]) -> Distribution:
+    """Compute a formula and make the distribution of that number.
+
+    Raises:
+        PlanError: it can't be computed, or gives a negative spread or a cut that is not positive.
+    """
     value = evaluate(formula, names)
-    if draw.distribution != "constant" and value <= 0:
+    if draw.distribution == "constant":
+        return Constant(value)
+    if value <= 0:
         # a spread of exactly nothing is a constant, and is said so; a negative one is an error
         if value == 0:
             return Constant(0.0)
-        raise PlanError(f"'{formula}' gives {value:g}; expected a std or bound that is not negative")
-    return BY_NAME[draw.distribution](value)
+        raise PlanError(f"'{formula}' gives {value:g}; expected a std, bound or gain that is not negative")
+    match draw.distribution:
+        case "normal":
+            return Normal(value)
+        case "uniform":
+            return Uniform(value)
+        case "orthogonal":
+            return Orthogonal(value, int(max(names["fan_in"], names["fan_out"])))
+        case "truncated":
+            return _truncated(draw, value, names)
+        case other:
+            raise PlanError(f"unknown distribution '{other}'; expected one of {', '.join(DISTRIBUTIONS)}")
+
+
+def _truncated(draw: Draw, value: float, names: Mapping[str, float]) -> Truncated:
+    cut = evaluate(draw.cut or "", names)
+    if not cut >= LEAST_CUT:
+        raise PlanError(f"the cut '{draw.cut}' gives {cut:g} sigmas; expected at least {LEAST_CUT:g}")
+    return truncated(value, cut) if draw.corrected else Truncated(value, cut)

@@ -13,6 +13,7 @@ class Role(StrEnum):
     ATTENTION_KEY = "attention_key"
     ATTENTION_VALUE = "attention_value"
     ATTENTION_OUT = "attention_out"
+    ATTENTION_SINK = "attention_sink"  # a learned logit per head that no token has (gpt-oss)
     MLP_IN = "mlp_in"
     MLP_GATE = "mlp_gate"
     MLP_OUT = "mlp_out"
@@ -21,6 +22,7 @@ class Role(StrEnum):
     BIAS = "bias"
     LM_HEAD = "lm_head"
     ROUTER = "router"
+    ROUTER_BIAS = "router_bias"
     MULTIPLIER = "multiplier"  # learned scales of branches or streams: LayerScale, ReZero, per-layer scalars
     OTHER = "other"
 
@@ -28,7 +30,9 @@ class Role(StrEnum):
 EMBEDDINGS = (Role.TOKEN_EMBEDDING, Role.POSITION_EMBEDDING)
 RESIDUAL_PROJECTIONS = (Role.ATTENTION_OUT, Role.MLP_OUT)  # they write into the residual stream
 INPUT_PROJECTIONS = (Role.ATTENTION_QUERY, Role.ATTENTION_KEY, Role.ATTENTION_VALUE, Role.MLP_IN, Role.MLP_GATE)
-LINEAR_WEIGHTS = (*INPUT_PROJECTIONS, *RESIDUAL_PROJECTIONS, Role.LM_HEAD, Role.ROUTER)
+BLOCK_WEIGHTS = (*INPUT_PROJECTIONS, *RESIDUAL_PROJECTIONS, Role.ROUTER)
+LINEAR_WEIGHTS = (*BLOCK_WEIGHTS, Role.LM_HEAD)
+BIASES = (Role.BIAS, Role.ROUTER_BIAS, Role.NORM_BIAS)
 
 
 def layer_of(name: str) -> int | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from initdiag.config import ConfigFile
-from initdiag.model import parameters, sizes
-from initdiag.schemes import make_plan, scheme_named
+from initdiag.config import ConfigFile, scheme_of
+from initdiag.model.demands import changes
+from initdiag.model.planning import planned
 from initdiag.subjects.subject import Subject
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ def from_config(file: ConfigFile) -> Subject:
     Raises:
         PlanError, UsageError: the scheme can't answer for this model.
     """
-    shape, init = file.config.model, file.config.init
-    plan = make_plan(scheme_named(init.scheme), parameters(shape), sizes(shape), init.parameters)
+    given, init = file.config.model, file.config.init
+    shape, plan = planned(given, scheme_of(init), init.parameters)
 
     def build() -> nn.Module:
         from initdiag.model.transformer import Transformer
@@ -40,6 +40,7 @@ def from_config(file: ConfigFile) -> Subject:
         causal=True,
         plan=plan,
         architecture=shape,
+        demands=changes(shape, given),
         build=build,
         states=states,
         logits=logits,

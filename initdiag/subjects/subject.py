@@ -73,6 +73,7 @@ class Subject:
         isn't known, and why.
     options: what is typed after the target for this very model, such as "--set model.n_layers=4".
     plan: what the parameters are drawn from; of a module, roles are known when it has run once.
+    demands: what the scheme changed in the forward pass; of a module, what it asks of it besides the weights.
     """
 
     module: nn.Module | None = None
@@ -84,6 +85,7 @@ class Subject:
     target: str = ""
     options: tuple[str, ...] = ()
     plan: InitPlan = UNPLANNED
+    demands: tuple[str, ...] = ()
     architecture: Architecture | None = None
     declared: Declared = Declared()
     history: InitHistory = NOT_WATCHED
@@ -136,8 +138,13 @@ class Subject:
         Gemma: a multiplier doesn't excuse an N(1) table.
         """
         shape, head = self.architecture, self.plan.by_name.get(self.head)
-        declared = shape.embedding_multiplier > 1 if shape else bool(self.declared.embedding_multiplier)
-        return tied and declared and head is not None and self.head_std * math.sqrt(head.parameter.fan_in) <= UNIT
+        if head is None or not tied:
+            return False
+        if shape is None:
+            declared, times = bool(self.declared.embedding_multiplier), 1.0
+        else:
+            declared, times = shape.embedding_multiplier > 1 or shape.embedding_norm, shape.logit_multiplier
+        return declared and self.head_std * math.sqrt(head.parameter.fan_in) * times <= UNIT
 
 
 def without_layers(names: Iterable[str]) -> tuple[str, ...]:

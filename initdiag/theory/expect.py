@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from initdiag.errors import PlanError
-from initdiag.measure import Measurements, total
-from initdiag.schemes import Constant, InitPlan, Role
+from initdiag.measure import Measurements, mean, total
+from initdiag.schemes import InitPlan, Role
+from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 from initdiag.subjects import Subject
-from initdiag.theory.gaussian import mean_square
 from initdiag.theory.loss import expected_loss, sampling_allowance
+from initdiag.theory.reference import logit_std, mlp_branch_variances
 from initdiag.tokens import TokenBatch
-
-if TYPE_CHECKING:
-    from initdiag.model import Architecture
 
 TEXT_FLOOR = 0.05  # nats: real text has structure that random targets lack
 
@@ -53,7 +49,8 @@ def expect(subject: Subject, batch: TokenBatch, measured: Measurements) -> Expec
         vocab_size, positions, batch.batch * batch.length if random else batch.distinct_targets
     )
     streams = [measured.residual.embedding_variance, *(at.stream_variance for at in measured.residual.branches)]
-    reads = {at.projection: streams[at.index - 1] for at in measured.residual.branches if at.projection}
+    back = 2 if shape and shape.placement.startswith("parallel") else 1  # an MLP beside the attention reads as it does
+    reads = {at.projection: streams[max(at.index - back, 0)] for at in measured.residual.branches if at.projection}
     return Expectations(
         loss=expected_loss(vocab_size, positions),
         uniform_targets=expected_loss(vocab_size, positions, uniform_targets=True),
@@ -72,74 +69,13 @@ def read_logit_std(subject: Subject, measured: Measurements) -> float | None:
     return head.distribution.std * math.sqrt(head.parameter.fan_in) * read.rms
 
 
-def logit_std(subject: Subject, stream: float = math.inf) -> float | None:
-    """Return σ_head·√d_model times the RMS of the final state: d_model products of iid weights with a normed state.
-
-    Args:
-        stream: the variance that the last norm reads; inf neglects its eps.
-    """
-    shape, plan = _reference(subject), subject.plan
-    if not shape.final_norm and shape.placement == "pre":
-        return None
-    head = plan["token_embedding.weight" if shape.tied else "head.weight"].distribution
-    last = "final_norm" if shape.final_norm else f"blocks.{shape.n_layers - 1}.mlp_norm"
-    state = _normed(subject, shape.eps, last, math.inf if shape.final_norm and shape.placement == "post" else stream)
-    return None if state is None else head.std * math.sqrt(shape.d_model * state)
-
-
-def mlp_branch_variances(subject: Subject, reads: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Return d_ff·σ_out²·E[φ(u)²] + σ_bias², u ~ N(0, d_model·σ_in²·state² + σ_bias²), for every MLP.
-
-    `state²` is the mean square of what the norm gives: gain²·v/(v + eps). A gated MLP has E[φ(u)²]·E[w²] in place of
-    E[φ(u)²], u from the gate and w from the input projection.
-
-    Args:
-        reads: the variance v that the norm before each MLP reads, by the MLP's residual projection; eps is neglected
-            where it isn't given.
-    """
-    shape, plan = _reference(subject), subject.plan
-    variances: dict[str, float] = {}
-    for layer in range(shape.n_layers):
-        mlp = f"blocks.{layer}.mlp"
-        norm = "attention_norm" if shape.placement == "post" else "mlp_norm"  # the norm whose output the MLP reads
-        state = _normed(subject, shape.eps, f"blocks.{layer}.{norm}", (reads or {}).get(f"{mlp}.out.weight", math.inf))
-        if state is None:
-            continue
-        into = _output_variance(plan, f"{mlp}.input", shape.d_model * state)
-        if shape.gated:
-            gate = _output_variance(plan, f"{mlp}.gate", shape.d_model * state)
-            hidden = mean_square(shape.activation, math.sqrt(gate)) * into
-        else:
-            hidden = mean_square(shape.activation, math.sqrt(into))
-        variances[f"{mlp}.out.weight"] = _output_variance(plan, f"{mlp}.out", shape.d_ff * hidden)
-    return variances
-
-
 def promised_scaling(plan: InitPlan) -> float:
-    """Return Σ (std / unscaled std)² over the residual projections: 1 for 1/√(2N), 2N without scaling."""
-    residual = plan.with_role(Role.ATTENTION_OUT, Role.MLP_OUT)
-    factors = [entry.distribution.std / entry.unscaled_std if entry.unscaled_std else 0.0 for entry in residual]
-    return total(factor * factor for factor in factors)
+    """Return Σ (std / unscaled std)² over the branches: 1 for 1/√(2N), 2N without scaling.
 
-
-def _reference(subject: Subject) -> Architecture:
-    """The architecture of the reference Transformer; of other modules none is known."""
-    if subject.architecture is None:
-        raise PlanError(f"{subject.name} is a module: its branches have no closed form")
-    return subject.architecture
-
-
-def _output_variance(plan: InitPlan, linear: str, input_square_sum: float) -> float:
-    """Return the variance of one output of a linear layer whose inputs' squares sum to `input_square_sum`."""
-    bias = plan.by_name.get(f"{linear}.bias")
-    weight = plan[f"{linear}.weight"].distribution
-    return input_square_sum * weight.std * weight.std + (bias.distribution.std * bias.distribution.std if bias else 0.0)
-
-
-def _normed(subject: Subject, eps: float, norm: str, stream: float) -> float | None:
-    """Return the mean square of a norm's output, gain²·v/(v + eps), or None where its gain is not planned constant."""
-    scale = subject.plan[f"{norm}.weight"].distribution
-    if not isinstance(scale, Constant) or math.isnan(stream):
-        return None
-    shrink = 1.0 if math.isinf(stream) else stream / (stream + eps)
-    return scale.value * scale.value * shrink
+    Several matrices that write one branch, such as experts and shared experts, count once, by their mean.
+    """
+    factors: dict[tuple[int | None, Role], list[float]] = {}
+    for entry in plan.with_role(*RESIDUAL_PROJECTIONS):
+        factor = entry.distribution.std / entry.unscaled_std if entry.unscaled_std else 0.0
+        factors.setdefault((entry.parameter.layer, entry.parameter.role), []).append(factor * factor)
+    return total(mean(squares) for squares in factors.values())

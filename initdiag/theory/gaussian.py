@@ -21,7 +21,9 @@ def _gelu_tanh(u: float) -> float:
 ACTIVATIONS: dict[str, Callable[[float], float]] = {
     "gelu": lambda u: u * _normal_cdf(u),
     "gelu_tanh": _gelu_tanh,
+    "quick_gelu": lambda u: _silu(1.702 * u) / 1.702,  # u·sigmoid(1.702u)
     "relu": lambda u: max(u, 0.0),
+    "relu2": lambda u: max(u, 0.0) ** 2,
     "silu": _silu,
 }
 
@@ -34,6 +36,11 @@ def mean_square(activation: str, std: float) -> float:
     >>> round(mean_square("relu", 1.0), 6)
     0.5
     """
-    phi, step = ACTIVATIONS[activation], 2 * _REACH / _STEPS
+    return second_moment(ACTIVATIONS[activation], std)
+
+
+def second_moment(phi: Callable[[float], float], std: float) -> float:
+    """Return E[phi(u)²] for u ~ N(0, std²)."""
+    step = 2 * _REACH / _STEPS
     nodes = (-_REACH + step * i for i in range(_STEPS + 1))
     return math.fsum(phi(std * z) * phi(std * z) * math.exp(-z * z / 2) for z in nodes) * step / math.sqrt(2 * math.pi)

@@ -112,6 +112,8 @@ class Notes:
             evidence = "; ".join(dict.fromkeys(said for _, said in partial.values()))
             return parts[0].role, f"packed: {evidence}", parts
         role, evidence = found.get(None) or next(iter(found.values()))
+        if role is Role.BIAS and any(kind is Role.ROUTER for kind, _ in self.found.get(self.biases[name], {}).values()):
+            role = Role.ROUTER_BIAS
         return role, evidence, ()
 
     def _spread(self) -> None:

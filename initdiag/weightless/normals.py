@@ -31,16 +31,43 @@ def generator_for(seed: int, name: str) -> torch.Generator:
 
 
 HALF = math.sqrt(0.5)  # the std of what bent_ takes: erf(z/√2) is uniform on (−1, 1)
+NEAR = 2.75  # sigmas; normals that are cut further away stay as they are but for what is outside. See engines/draw.py
 
 
 def bent_(x: Tensor, distribution: Uniform | Truncated) -> Tensor:
-    """Turn N(0, ½) numbers into draws from a distribution, in place (see schemes/distributions.py)."""
+    """Turn N(0, ½) numbers into draws from a distribution, in place, as a function of each."""
     if isinstance(distribution, Uniform):
         return x.erf_().mul_(distribution.bound)
-    # Φ⁻¹(Φ(−c) + (Φ(c) − Φ(−c))·Φ(z)) in terms of erf; where float32 rounds erf to 1, the clamp cuts
-    reach = distribution.cut * distribution.sigma
-    x.erf_().mul_(math.erf(distribution.cut / math.sqrt(2)))
-    return x.erfinv_().mul_(distribution.sigma * math.sqrt(2)).clamp_(-reach, reach)
+    reach, within = distribution.cut * distribution.sigma, math.erf(distribution.cut * HALF)
+    if distribution.cut < NEAR:
+        # Φ⁻¹(Φ(−c) + (Φ(c) − Φ(−c))·Φ(z)) in terms of erf
+        return x.erf_().mul_(within).erfinv_().mul_(distribution.sigma / HALF).clamp_(-reach, reach)
+    # where float32 rounds erf to 1, that would be c itself. How far outside z is, is uniform as a probability
+    outside = x.abs() > distribution.cut * HALF
+    if outside.any():
+        uniform = x[outside].abs().double().erfc_().mul_(2 / math.erfc(distribution.cut * HALF)).sub_(1)
+        x[outside] = uniform.mul_(within).erfinv_().to(x.dtype)
+    return x.mul_(distribution.sigma / HALF).clamp_(-reach, reach)
+
+
+def workers(threads: int) -> ThreadPoolExecutor:
+    """Return threads of which each works alone, all of them started."""
+    default, started = torch.get_num_threads(), Barrier(threads)
+
+    def work_alone() -> None:
+        torch.get_num_threads()  # a thread's first question sets its number to the default
+        torch.set_num_threads(1)
+        started.wait()
+
+    pool = ThreadPoolExecutor(threads, initializer=work_alone)
+    try:
+        list(pool.map(lambda _: None, range(threads)))
+    except BaseException:
+        started.abort()
+        raise
+    finally:
+        torch.set_num_threads(default)  # the number that was set last is that of threads to come
+    return pool
 
 
 @dataclass(frozen=True)
@@ -69,23 +96,7 @@ class Normals:
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """Threads of which each works alone, all of them started."""
-        default, started = torch.get_num_threads(), Barrier(self.threads)
-
-        def work_alone() -> None:
-            torch.get_num_threads()  # a thread's first question sets its number to the default
-            torch.set_num_threads(1)
-            started.wait()
-
-        pool = ThreadPoolExecutor(self.threads, initializer=work_alone)
-        try:
-            list(pool.map(lambda _: None, range(self.threads)))
-        except BaseException:
-            started.abort()
-            raise
-        finally:
-            torch.set_num_threads(default)  # the number that was set last is that of threads to come
-        return pool
+        return workers(self.threads)
 
     def _each(self, name: str, rows: int, width: int, use: Callable[[Tensor, slice], object]) -> None:
         """Draw every block (rows, some columns) and use it."""

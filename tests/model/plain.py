@@ -1,21 +1,19 @@
 """The Transformer again, written another way: float64, one head at a time, complex rotations, explicit softmax.
 
-Independent of initdiag.model: it shares with it nothing but the names of the weights.
+Independent of initdiag.model: it shares with it nothing but the fields of the architecture and the names of the
+weights. One sequence at a time; attention and experts go token by token.
 """
 
 from __future__ import annotations
-
-import cmath
-import math
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from initdiag.model import Architecture
-from initdiag.model.architecture import RotaryScaling
+from tests.model.plain_positions import paper_sinusoids, slopes, turned
+from tests.model.plain_tokens import Named, capped, experts, linear, mlp, norm
 
-Named = Mapping[str, Tensor]
+Head = tuple[Tensor, Tensor, Tensor]  # queries and keys (T, h), values (T, value_dim)
 
 
 def logits(shape: Architecture, w: Named, ids: Tensor) -> Tensor:
@@ -24,99 +22,142 @@ def logits(shape: Architecture, w: Named, ids: Tensor) -> Tensor:
 
 
 def _sequence(shape: Architecture, w: Named, ids: Tensor) -> Tensor:
-    length = len(ids)
     x = torch.stack([w["token_embedding.weight"][int(token)] for token in ids]) * shape.embedding_multiplier
     if shape.position == "learned":
-        x = x + w["position_embedding.weight"][:length]
+        x = x + torch.stack([w["position_embedding.weight"][t + shape.position_offset] for t in range(len(ids))])
     if shape.position == "sinusoidal":
-        x = x + paper_sinusoids(length, shape.d_model)
+        x = x + paper_sinusoids(len(ids), shape.d_model)
+    if shape.embedding_norm:
+        x = norm(shape, w, "embedding_norm", x)
     for layer in range(shape.n_layers):
-        block = f"blocks.{layer}"
-        if shape.placement == "pre":
-            x = x + attention(shape, w, f"{block}.attention", norm(shape, w, f"{block}.attention_norm", x))
-            x = x + mlp(shape, w, f"{block}.mlp", norm(shape, w, f"{block}.mlp_norm", x))
-        else:
-            x = norm(shape, w, f"{block}.attention_norm", x + attention(shape, w, f"{block}.attention", x))
-            x = norm(shape, w, f"{block}.mlp_norm", x + mlp(shape, w, f"{block}.mlp", x))
+        x = block(shape, w, layer, x)
     if shape.final_norm:
         x = norm(shape, w, "final_norm", x)
     head = w["token_embedding.weight"] if shape.tied else w["head.weight"]
-    return torch.einsum("td,vd->tv", x, head)
+    y = torch.einsum("td,vd->tv", x, head)
+    if shape.biases.head and not shape.tied:
+        y = y + w["head.bias"]
+    y = y * shape.logit_multiplier
+    return y if shape.logit_softcap is None else capped(y, shape.logit_softcap)
 
 
-def paper_sinusoids(length: int, width: int) -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos(…): arXiv 1706.03762, section 3.5."""
-    table = torch.zeros(length, width, dtype=torch.float64)
-    for position in range(length):
-        for i in range(width // 2):
-            angle = position / 10_000 ** (2 * i / width)
-            table[position, 2 * i], table[position, 2 * i + 1] = math.sin(angle), math.cos(angle)
-    return table
+def block(shape: Architecture, w: Named, layer: int, x: Tensor) -> Tensor:
+    """One formula for each placement."""
+    here = f"blocks.{layer}"
+    c1, c2 = (of_branch(shape.stream_multiplier, layer, k) for k in (0, 1))
+
+    def n1(y: Tensor) -> Tensor:
+        return norm(shape, w, f"{here}.attention_norm", y)
+
+    def n2(y: Tensor) -> Tensor:
+        return norm(shape, w, f"{here}.mlp_norm", y)
+
+    def f1(y: Tensor) -> Tensor:
+        return ended(shape, w, layer, 0, attention(shape, w, layer, y))
+
+    def f2(y: Tensor) -> Tensor:
+        with_experts = shape.moe is not None and layer >= shape.moe.first_dense
+        branch = experts(shape, w, f"{here}.mlp", y) if with_experts else mlp(shape, w, f"{here}.mlp", y)
+        return ended(shape, w, layer, 1, branch)
+
+    match shape.placement:
+        case "pre" | "sandwich":
+            x = c1 * x + f1(n1(x))
+            return c2 * x + f2(n2(x))
+        case "reordered" | "none":
+            x = c1 * x + f1(x)
+            return c2 * x + f2(x)
+        case "post":
+            x = n1(c1 * x + f1(x))
+            return n2(c2 * x + f2(x))
+        case "parallel":
+            return c1 * x + f1(n1(x)) + f2(n2(x))
+        case "parallel_shared":
+            return c1 * x + f1(n1(x)) + f2(n1(x))
 
 
-def turned(x: Tensor, base: float = 10_000, scaling: RotaryScaling | None = None) -> Tensor:
-    """Rotary positions of x (T, h): z_j · exp(i·t·base^(−2j/h)) of the complex numbers z_j = x_j + i·x_(j + h/2)."""
-    half = x.shape[1] // 2
-    z = torch.complex(x[:, :half], x[:, half:])
-    speeds = [scaled_speed(base ** (-2 * j / x.shape[1]), scaling) for j in range(half)]
-    turn = [[cmath.exp(1j * t * speed) for speed in speeds] for t in range(len(x))]
-    z = z * torch.tensor(turn, dtype=torch.complex128)
-    return torch.cat((z.real, z.imag), dim=1)
+def of_branch(multiplier: float | tuple[float, ...], layer: int, k: int) -> float:
+    """The multiplier of attention (k = 0) or MLP (k = 1) of a layer."""
+    return multiplier[2 * layer + k] if isinstance(multiplier, tuple) else multiplier
 
 
-def scaled_speed(speed: float, scaling: RotaryScaling | None) -> float:
-    """The three cases of Llama 3.1 by the wavelength, as its reference code tells them apart."""
-    if scaling is None:
-        return speed
-    wavelength = 2 * math.pi / speed
-    if wavelength < scaling.context / scaling.high:
-        return speed
-    if wavelength > scaling.context / scaling.low:
-        return speed / scaling.factor
-    smooth = (scaling.context / wavelength - scaling.low) / (scaling.high - scaling.low)
-    return (1 - smooth) * speed / scaling.factor + smooth * speed
+def ended(shape: Architecture, w: Named, layer: int, k: int, y: Tensor) -> Tensor:
+    """What happens to the result of a branch before it is added: a norm, a learned gain, a multiplier."""
+    name = f"blocks.{layer}.{('attention', 'mlp')[k]}"
+    if shape.placement in ("sandwich", "reordered"):
+        y = norm(shape, w, f"{name}_post_norm", y)
+    if shape.branch_gain != "none":
+        y = y * w[f"{name}_gain.weight"].expand(shape.d_model)
+    return y * of_branch(shape.residual_multiplier, layer, k)
 
 
-def norm(shape: Architecture, w: Named, name: str, x: Tensor) -> Tensor:
-    if shape.norm == "layernorm":
-        x = x - x.sum(1, keepdim=True) / shape.d_model
-    mean_square = (x * x).sum(1, keepdim=True) / shape.d_model
-    x = x / (mean_square + shape.eps) ** 0.5 * w[f"{name}.weight"]
-    return x + w[f"{name}.bias"] if f"{name}.bias" in w else x
-
-
-def linear(w: Named, name: str, x: Tensor) -> Tensor:
-    y = torch.einsum("ti,oi->to", x, w[f"{name}.weight"])
-    return y + w[f"{name}.bias"] if f"{name}.bias" in w else y
-
-
-def attention(shape: Architecture, w: Named, name: str, x: Tensor) -> Tensor:
-    queries, keys, values = (linear(w, f"{name}.{part}", x) for part in ("query", "key", "value"))
-    h, share = shape.head_dim, shape.n_heads // shape.n_kv_heads
+def attention(shape: Architecture, w: Named, layer: int, x: Tensor) -> Tensor:
+    name = f"blocks.{layer}.attention"
+    heads = latent_heads(shape, w, layer, x) if shape.mla else plain_heads(shape, w, layer, x)
     mixed = []
+    for head, (q, k, v) in enumerate(heads):
+        slope = slopes(shape.n_heads)[head] if shape.position == "alibi" else 0.0
+        sink = w[f"{name}.mix.sinks.weight"][head].exp() if shape.attention_sinks else 0.0
+        rows = []
+        for t in range(len(x)):
+            first = 0 if (window := window_of(shape, layer)) is None else max(0, t - window + 1)
+            score = k[first : t + 1] @ q[t] * shape.attention_scale
+            if shape.attention_softcap is not None:
+                score = capped(score, shape.attention_softcap)
+            ago = torch.arange(t - first, -1, -1, dtype=torch.float64)
+            weight = (score - slope * ago).exp()  # small numbers: no maximum to subtract
+            rows.append(weight / (weight.sum() + sink) @ v[first : t + 1])
+        mixed.append(torch.stack(rows))
+    out = torch.cat(mixed, dim=1)
+    if shape.inner_norm:
+        out = norm(shape, w, f"{name}.inner_norm", out)
+    return linear(w, f"{name}.out", out, shape.biases.out)
+
+
+def window_of(shape: Architecture, layer: int) -> int | None:
+    return (shape.windows * shape.n_layers)[layer] if shape.windows else None
+
+
+def positioned(shape: Architecture, layer: int, x: Tensor) -> Tensor:
+    if shape.position != "rotary":
+        return x
+    if window_of(shape, layer) is not None and shape.local_rotary_base is not None:
+        return turned(x, shape.local_rotary_base, None, shape.rotary_dims)
+    return turned(x, shape.rotary_base, shape.rotary_scaling, shape.rotary_dims)
+
+
+def plain_heads(shape: Architecture, w: Named, layer: int, x: Tensor) -> list[Head]:
+    name, h, share = f"blocks.{layer}.attention", shape.head_dim, shape.n_heads // shape.n_kv_heads
+    queries, keys, values = (linear(w, f"{name}.{part}", x, shape.biases.qkv) for part in ("query", "key", "value"))
+    if shape.qk_norm == "full":
+        queries, keys = norm(shape, w, f"{name}.query_norm", queries), norm(shape, w, f"{name}.key_norm", keys)
+    heads = []
     for head in range(shape.n_heads):
         mine, theirs = slice(head * h, (head + 1) * h), slice(head // share * h, (head // share + 1) * h)
         q, k = queries[:, mine], keys[:, theirs]
-        if shape.position == "rotary":
-            q, k = (turned(part, shape.rotary_base, shape.rotary_scaling) for part in (q, k))
-        scores = (q @ k.T / math.sqrt(h)).exp().tril()  # small numbers: no maximum to subtract
-        mixed.append(scores / scores.sum(1, keepdim=True) @ values[:, theirs])
-    return linear(w, f"{name}.out", torch.cat(mixed, dim=1))
+        if shape.qk_norm == "per_head":
+            q, k = norm(shape, w, f"{name}.query_norm", q), norm(shape, w, f"{name}.key_norm", k)
+        heads.append((positioned(shape, layer, q), positioned(shape, layer, k), values[:, theirs]))
+    return heads
 
 
-def mlp(shape: Architecture, w: Named, name: str, x: Tensor) -> Tensor:
-    inner = linear(w, f"{name}.input", x)
-    hidden = phi(shape, linear(w, f"{name}.gate", x)) * inner if shape.gated else phi(shape, inner)
-    return linear(w, f"{name}.out", hidden)
-
-
-def phi(shape: Architecture, u: Tensor) -> Tensor:
-    match shape.activation:
-        case "gelu":
-            return u * (1 + (u / math.sqrt(2)).erf()) / 2
-        case "gelu_tanh":
-            return u * (1 + (math.sqrt(2 / math.pi) * (u + 0.044715 * u**3)).tanh()) / 2
-        case "relu":
-            return u * (u > 0)
-        case "silu":
-            return u / (1 + (-u).exp())
+def latent_heads(shape: Architecture, w: Named, layer: int, x: Tensor) -> list[Head]:
+    """Multi-head latent attention: arXiv 2405.04434, equations 9 to 19, with norms on both latents."""
+    assert shape.mla is not None
+    name, mla, bias = f"blocks.{layer}.attention", shape.mla, shape.biases.qkv
+    if mla.query_rank is None:
+        queries = linear(w, f"{name}.query", x, bias)
+    else:
+        latent = norm(shape, w, f"{name}.query_norm", linear(w, f"{name}.query_down", x, bias))
+        queries = linear(w, f"{name}.query", latent, bias=False)
+    latent = norm(shape, w, f"{name}.latent_norm", linear(w, f"{name}.latent_down", x, bias))
+    shared = positioned(shape, layer, linear(w, f"{name}.rotary_key", x, bias))  # (T, rope_dim), of all heads
+    n, h, v = mla.nope_dim, mla.nope_dim + mla.rope_dim, mla.value_dim
+    heads = []
+    for head in range(shape.n_heads):
+        q = queries[:, head * h : (head + 1) * h]
+        key = torch.einsum("tc,nc->tn", latent, w[f"{name}.key.weight"][head * n : (head + 1) * n])
+        value = torch.einsum("tc,vc->tv", latent, w[f"{name}.value.weight"][head * v : (head + 1) * v])
+        q = torch.cat((q[:, :n], positioned(shape, layer, q[:, n:])), dim=1)
+        heads.append((q, torch.cat((key, shared), dim=1), value))
+    return heads

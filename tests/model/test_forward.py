@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from initdiag.model.transformer import ACTIVATIONS, Transformer
+from initdiag.model.feedforward import ACTIVATIONS
+from initdiag.model.transformer import Transformer
 from tests.model import plain
 from tests.small_models import WIRINGS, architecture, shaken, tokens
 from tests.small_models import subject as small_subject

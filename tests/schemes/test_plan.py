@@ -44,8 +44,8 @@ def test_every_parameter_exactly_once_in_the_models_order(name: str, wiring: str
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme_answers_for_every_role_that_it_can_draw(name: str) -> None:
-    """A module's multipliers, and what no operation tells the use of, stay as its own code made them."""
-    assert set(SCHEMES[name].roles) == set(Role) - {Role.MULTIPLIER, Role.OTHER}
+    """What no operation tells the use of stays as its own code made it."""
+    assert set(SCHEMES[name].roles) == set(Role) - {Role.OTHER}
 
 
 def test_a_role_without_an_answer_is_named() -> None:

@@ -71,7 +71,7 @@ def test_a_given_residual_std_is_taken_as_it_is() -> None:
 
 
 def test_only_residual_projections_have_another_unscaled_std() -> None:
-    for scheme in SCHEMES:
+    for scheme in EXPECTED:
         for entry in plan_of(scheme).entries:
             residual = scheme == "scaled" and any(f".{name}.weight" in entry.parameter.name for name in RESIDUAL)
             expected = 0.02 if residual else entry.distribution.std

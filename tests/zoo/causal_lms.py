@@ -495,14 +495,14 @@ ROWS: tuple[Row, ...] = (
     ),
     llama("olmo", "OlmoForCausalLM"),  # norms without parameters
     llama(
-        "olmo2", "Olmo2ForCausalLM", branches=NORMED, placement="sandwich", where="residual + post_*_layernorm(f(x))"
+        "olmo2", "Olmo2ForCausalLM", branches=NORMED, placement="reordered", where="residual + post_*_layernorm(f(x))"
     ),
     llama(
         "olmo3",
         "Olmo3ForCausalLM",
         WINDOW,
         branches=NORMED,
-        placement="sandwich",
+        placement="reordered",
         where="residual + post_*_layernorm(f(x))",
     ),
     llama(
@@ -659,7 +659,7 @@ ROWS: tuple[Row, ...] = (
         "Exaone4ForCausalLM",
         {**WINDOW, "sliding_window_pattern": 2},
         branches=NORMED,
-        placement="sandwich",
+        placement="reordered",
         where="residual + post_*_layernorm(f(x))",
     ),
     llama("helium", "HeliumForCausalLM", HD),

@@ -768,7 +768,7 @@ class ReorderedNorm(Stack):
             note(kind, weight, x, branch, after, normed=True)
             return after
 
-    block, placement = Layer, "sandwich"
+    block, placement = Layer, "reordered"
 
 
 class EmbeddingNorm(Stack):

@@ -301,7 +301,9 @@ def small_roles(module: nn.Module, parameter: str) -> set[str]:
         return set()
     if "norm" in type(module.get_submodule(path)).__name__.lower():
         return {"norm_scale" if leaf == "weight" else "norm_bias"}
-    return {"bias"} if leaf == "bias" else set()
+    if leaf == "bias":
+        return {"router_bias" if path.endswith("router") else "bias"}
+    return set()
 
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS if row.parts])

@@ -1,0 +1,65 @@
+"""What a scheme demands of the forward pass, put into an architecture. No torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from initdiag.errors import PlanError
+from initdiag.model.architecture import Architecture
+from initdiag.model.parameters import sizes
+from initdiag.schemes import Scheme
+from initdiag.schemes.formula import evaluate
+from initdiag.schemes.plan import formula_names
+
+WORDS: dict[str, Any] = {"true": True, "false": False}
+
+
+def demanded(shape: Architecture, scheme: Scheme, settings: Mapping[str, float | str]) -> Architecture:
+    """Return the architecture as the scheme wants it: its multipliers, and where norms stand, in place of the config's.
+
+    Raises:
+        PlanError: a formula can't be computed, or what is demanded doesn't fit this model.
+    """
+    if not scheme.forward:
+        return shape
+    changes = {field: _value(shape, scheme, settings, field, text) for field, text in scheme.forward.items()}
+    kept = shape.model_dump(exclude_unset=True)
+    try:
+        return Architecture.model_validate({**kept, **changes})
+    except ValueError as error:
+        wanted = ", ".join(f"{field} {value}" for field, value in changes.items())
+        raise PlanError(f"scheme '{scheme.name}' wants {wanted}, which doesn't fit this model: {error}") from error
+
+
+def changes(shape: Architecture, before: Architecture) -> tuple[str, ...]:
+    """Say what a scheme has changed: 'placement post (config: pre)'."""
+    said = []
+    for field in Architecture.model_fields:
+        now, then = getattr(shape, field), getattr(before, field)
+        if now != then and field in shape.model_fields_set:
+            said.append(f"{field} {_shown(now)} (config: {_shown(then)})")
+    return tuple(said)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"{value[0]:.4g} … {value[-1]:.4g}"
+    return f"{value:.4g}" if isinstance(value, float) else str(value).lower()
+
+
+def _value(
+    shape: Architecture, scheme: Scheme, settings: Mapping[str, float | str], field: str, text: str
+) -> str | bool | float | tuple[float, ...]:
+    if text in WORDS:
+        return bool(WORDS[text])
+    if isinstance(getattr(shape, field), str):
+        return text
+    if not re.search(r"\b(layer|branch)\b", text) and not scheme.choices:
+        return evaluate(text, formula_names(scheme, sizes(shape), settings))
+    numbers = []
+    for branch in range(1, 2 * shape.n_layers + 1):
+        names = formula_names(scheme, sizes(shape), settings, (branch - 1) // 2)
+        numbers.append(evaluate(text, {**names, "branch": float(branch)}))
+    return numbers[0] if len(set(numbers)) == 1 else tuple(numbers)
