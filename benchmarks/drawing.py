@@ -4,7 +4,7 @@
 
 For each distribution, dtype and size: the rate of `engines.draw.fill`, on all cores, over that of normal_ on the same
 tensors (a) as it is, one call after the other, each of which runs on one core, and (b) in as many Python threads as we
-use. The target is 0.8 of (b). A size stands for several tensors of it, two for each thread at least; "GPT-2" for all
+use. The target is 0.8 of (b). A size stands for several tensors of it, one for each thread at least; "GPT-2" for all
 parameters of the 12-layer model, its vectors constant. Then orthogonal matrices, beside nn.init.orthogonal_.
 
 Whatever else runs on the machine only adds time: the fastest of many repeats is taken, of all ways in turn.
@@ -38,6 +38,7 @@ LAWS: dict[str, Distribution] = {
     "cut at 2, corrected": truncated(0.02, 2.0),
     "cut at 3, corrected": truncated(0.02, 3.0),
     "cut at 0.5": Truncated(0.02, 0.5),
+    "cut at 5": Truncated(0.02, 5.0),
     "constant": Constant(1.0),
 }
 SIZES = (2**16, 2**20, 2**24)
@@ -98,8 +99,7 @@ def main() -> None:
                     tensors = [torch.empty(shape, dtype=dtype) for shape in gpt2]
                 else:
                     tensors = [
-                        torch.empty(256, size // 256, dtype=dtype)
-                        for _ in range(max(2 * given.threads, ENTRIES // size))
+                        torch.empty(256, size // 256, dtype=dtype) for _ in range(max(given.threads, ENTRIES // size))
                     ]
                 for name in given.laws:
                     told = row(tensors, LAWS[name], given.threads, pool, given.repeats)

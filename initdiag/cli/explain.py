@@ -45,7 +45,7 @@ def scheme(
     With --for: print a function, ready to paste, that draws the weights of that model by the scheme.
     """
     from initdiag.report.scheme_pages import scheme_list, scheme_page
-    from initdiag.schemes import scheme_named
+    from initdiag.schemes import known_schemes, scheme_named
 
     if target is not None:
         write(_code(name, target, options.arguments(kwargs), vocab_size, trust_remote_code, quiet))
@@ -55,7 +55,7 @@ def scheme(
         if given:
             raise UsageError(f"{option}: it belongs to a model; expected --for TARGET as well")
     style = style_of(sys.stdout, color)
-    write(scheme_list(style) if name is None else scheme_page(scheme_named(name), style))
+    write(scheme_list(style, known_schemes().values()) if name is None else scheme_page(scheme_named(name), style))
 
 
 def _code(

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from initdiag.config.init import NO_PARAMETERS, Init
+from initdiag.config.init import NO_PARAMETERS, Init, base_scheme
 from initdiag.config.schema import Config
-from initdiag.config.validate import scheme_parameters, validate
+from initdiag.config.validate import validate
 from initdiag.config.wording import dotted
 from initdiag.errors import Location, Option, Place, UsageError, printable
-from initdiag.schemes import scheme_named
+from initdiag.schemes import Scheme, scheme_named
 
 _Key = tuple[str | int, ...]
 
@@ -97,9 +97,10 @@ def with_init(
 ) -> ConfigFile:
     """Return the config with another init scheme or seed.
 
-    Parameters of the file that the new scheme doesn't have, such as `std` for `default`, are dropped; the others are
-    kept. Its roles are dropped: they were written for the scheme of the file, and a scheme that is named on the command
-    line is that scheme. What was set by an option is only dropped with `drop_options`.
+    Parameters of the file are kept where the other scheme has them with the same default, as `std` of `gpt2` and
+    `scaled`: elsewhere the name means something else. Its roles are dropped: they were written for the scheme of the
+    file, and a scheme that is named on the command line is that scheme. What an option has set is kept; with
+    `drop_options`, a parameter that the scheme doesn't have is dropped as well, and no error.
 
     Raises:
         UsageError: an unknown scheme, a parameter set by an option that it doesn't have, a formula that can't be
@@ -108,26 +109,34 @@ def with_init(
     init = config_file.config.init.model_dump(exclude_unset=True)
     options: dict[_Key, str] = {}
     if scheme is not None:
-        settable = scheme_parameters(scheme_named(scheme).name)
-        for name in [name for name in init if name not in NO_PARAMETERS and name not in settable]:
-            option = config_file.options.get(("init", name))
-            if option is not None and not drop_options:
+        old, new = base_scheme(config_file.config.init.scheme), scheme_named(scheme)
+        for name in [name for name in init if name not in NO_PARAMETERS]:
+            option = config_file.options.get(("init", name)) or config_file.options.get(("init",))
+            if option is not None and name not in new.settable and not drop_options:
                 raise UsageError(
                     f"{option}: scheme '{scheme}' has no parameter '{name}', expected "
-                    + (f"one of {', '.join(settable)}" if settable else "none")
+                    + (f"one of {', '.join(new.settable)}" if new.settable else "none")
                 )
-            del init[name]
+            if name not in new.settable or (option is None and _meaning(old, name) != _meaning(new, name)):
+                del init[name]
         roles = init.pop("roles", None) or {}
-        if kept := {} if drop_options else _set_by_options(config_file, roles):
+        if kept := _set_by_options(config_file, roles):
             init["roles"] = kept
-        if scheme != config_file.config.init.scheme or (roles and not kept):
+        if new.name != old.name or roles != kept:
             gone = [name for name in Init.model_fields if name not in init]
-            options = {("init", name): f"--scheme {scheme}" for name in ("scheme", *gone)}
+            paths = [path for path in config_file.locations if path[:2] == ("init", "roles") and path[2:3] != ()]
+            keys = [("init", name) for name in ("scheme", *gone)] + [path for path in paths if path[2] not in kept]
+            options = dict.fromkeys(keys, f"--scheme {scheme}")
         init["scheme"] = scheme
     if seed is not None:
         init["seed"] = seed
         options[("init", "seed")] = f"--seed {seed}"
     return _changed(config_file, options, init=init)
+
+
+def _meaning(scheme: Scheme, name: str) -> object:
+    """Return what a parameter is in a scheme: its default, or its words."""
+    return scheme.parameters.get(name) or scheme.choices.get(name)
 
 
 def _set_by_options(config_file: ConfigFile, roles: Mapping[str, Any]) -> dict[str, Any]:

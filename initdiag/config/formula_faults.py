@@ -56,10 +56,12 @@ def _parameters(scheme: Scheme, known: Mapping[str, float], given: Mapping[str, 
             yield Fault(("init", name), one_line(str(error), WIDTH))
             continue
         good[name] = given[name]
+        if name not in Init.model_fields and abs(float(value)) > LARGEST:  # of a scheme that is not one of ours
+            yield Fault(("init", name), f"'{given[name]}' gives {value:g}; expected at most {LARGEST:g}")
         try:
             Init.model_validate({name: value})
         except ValidationError as error:
-            words = sentence(error.errors()[0], ("init", name), value).removeprefix("found ")
+            words = sentence(error.errors()[0], ("init", name), float(f"{value:.6g}")).removeprefix("found ")
             yield Fault(("init", name), f"the formula '{given[name]}' gives {words}")
 
 

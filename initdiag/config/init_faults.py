@@ -51,21 +51,26 @@ def _key(key: str, value: object, scheme: Scheme | None) -> Iterator[Fault]:
         yield Fault(path, message, (("init", "scheme"),))
     elif key in scheme.choices:
         words = scheme.choices[key]
-        if value not in words and (isinstance(value, str) or key not in Init.model_fields):
-            what = show(value) if isinstance(value, str) else found(value).removeprefix("found ")
-            guess = did_you_mean(value[:100], words) if isinstance(value, str) else ""
-            yield Fault(path, f"found {what}, expected one of {listed(words)}{guess}", (("init", "scheme"),))
+        if isinstance(value, str) and value not in words:
+            guess = did_you_mean(value[:100], words)
+            yield Fault(path, f"found {show(value)}, expected one of {listed(words)}{guess}", (("init", "scheme"),))
+        elif not isinstance(value, str) and key not in Init.model_fields:
+            yield Fault(path, f"{found(value)}, expected one of {listed(words)}")
     elif isinstance(value, str) and re.search(r"\blayer\b", value):
         message = f"found {show(value)}, expected a formula without layer: it is one number for all layers"
         yield Fault(path, message)
-    elif key not in Init.model_fields and not _number_or_formula(value):
-        yield Fault(path, f"{found(value)}, expected {expected(Value)}")
+    elif key not in Init.model_fields and (message := _wrong_value(value)):
+        yield Fault(path, message)
 
 
-def _number_or_formula(value: object) -> bool:
+def _wrong_value(value: object) -> str:
+    """Return what is wrong with a parameter that has no field; nothing, where it is a number or a formula."""
     if isinstance(value, str):
-        return bool(value.strip()) and value.strip().isprintable() and len(value) <= LONGEST
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+        good = value.strip() and value.strip().isprintable() and len(value) <= LONGEST
+        return "" if good else f"found {show(value)}, expected a formula of at most {LONGEST} characters on one line"
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return f"{found(value)}, expected {expected(Value)}"
+    return "" if abs(value) <= LARGEST else f"found {show(value)}, expected a number of at most {LARGEST:g}"
 
 
 def _own_draw(path: tuple[str, ...], own: Mapping[str, Any]) -> Iterator[Fault]:

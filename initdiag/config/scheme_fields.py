@@ -58,7 +58,6 @@ class SchemeFields(NamedScheme):
     attention_gain: Positive | None = _field("u-muP: makes up for the spread that attention takes away")
     activation_gain: Positive | None = _field("u-muP: makes up for the spread that the activation takes away")
     depth: Word | None = _field("what the residual scaling counts: total, all layers; layer, those up to this one")
-    head: Word | None = _field("whether the head is tied to the embedding, which the scheme then draws as a head")
     factor: Word | None = _field("lingua: what residual projections are divided by")
     mlp: Word | None = _field("OLMo-core: whether the MLPs are dense or experts, whose gates are scaled as well")
     readout: Word | None = _field("muP: whether the head is zero or normal")

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 from initdiag.config.annotations import Path, find, fits
 from initdiag.config.fault import Fault
 from initdiag.config.formula_faults import formula_faults
-from initdiag.config.init import Init, base_scheme
+from initdiag.config.init import Init
 from initdiag.config.init_faults import init_faults
 from initdiag.config.schema import Config
 from initdiag.config.sentences import sentence, telling, value_at
@@ -38,10 +38,20 @@ def validate(raw: Mapping[str, Any], sized: bool = True) -> Config | tuple[Fault
         if not faults:
             return tuple(Fault(detail["loc"], detail["msg"]) for detail in details)
     if sized and not any(fault.path[:1] in (("model",), ("init",)) for fault in faults):
-        faults += formula_faults(Init.model_validate(raw.get("init", {})), Architecture.model_validate(raw["model"]))
+        faults += _computed(raw, config)
     if faults or config is None:
         return tuple(faults)
     return config
+
+
+def _computed(raw: Mapping[str, Any], config: Config | None) -> Iterator[Fault]:
+    """Yield what is wrong with formulas, also where another section is wrong: all problems come at once."""
+    try:
+        init = config.init if config else Init.model_validate(raw.get("init", {}))
+        model = config.model if config else Architecture.model_validate(raw["model"])
+    except ValidationError:
+        return
+    yield from formula_faults(init, model)
 
 
 def _told(details: Sequence[ErrorDetails], raw: Mapping[str, Any]) -> Iterator[Fault]:
@@ -80,24 +90,18 @@ def plain(value: Any, depth: int = 0) -> Any:
             return value
 
 
-def scheme_parameters(scheme: str) -> tuple[str, ...]:
-    """Return the parameters of a scheme that a config can set.
-
-    Raises:
-        UsageError: as scheme_named.
-    """
-    return base_scheme(scheme).settable
-
-
 def _cross_field(raw: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield what no field can know alone; values of a wrong type are left to pydantic."""
     model, init, tokens = (
         section if isinstance(section := raw.get(name, {}), Mapping) else {} for name in ("model", "init", "tokens")
     )
     for field, message in inconsistencies(model):
+        path = field.split(".")
         named = [name.split(".") for name in re.findall(r"\w+(?:\.\w+)*", message)]
-        involved = tuple(("model", *name) for name in named if name[0] in Architecture.model_fields)
-        yield Fault(("model", *field.split(".")), message, involved)
+        # a section may have a field of the same name as the model, which then means its own
+        own = path[-1:] if len(path) > 1 else []
+        others = tuple(("model", *name) for name in named if name[0] in Architecture.model_fields and name != own)
+        yield Fault(("model", *path), message, others)
     yield from init_faults(init)
     yield from _tokens(tokens, model)
 

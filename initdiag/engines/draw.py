@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -19,8 +19,7 @@ from initdiag.schemes import AsFound, Constant, Distribution, InitPlan, Normal, 
 from initdiag.schemes.distributions import Orthogonal, Truncated
 from initdiag.weightless.normals import NEAR, generator_for, workers
 
-BLOCK = 2**17  # entries drawn at a time: 512 KiB of float32 stay in the cache between the draw and what follows
-BLOCKS = 16  # for which spare numbers are drawn at once
+BLOCK = 2**18  # entries drawn at a time: 1 MiB of float32 stays in the cache between the draw and what follows
 LAST = 1 - 2**-24  # the largest float32 below 1, of which erfinv is still finite
 
 
@@ -100,62 +99,44 @@ def _drawing(law: Distribution, seed: int, name: str, count: int) -> Callable[[T
         case Normal(std=std):
             return lambda block: block.normal_(0.0, std, generator=generator)
         case Uniform(bound=bound):
-            return lambda block: _uniform_(block, bound, generator)
+            bits = _bits(min(BLOCK, count))
+            return lambda block: _uniform_(block, bound, generator, bits)
         case Truncated(cut=cut) if cut < NEAR:
-            return lambda block: _inverted_(block, law, generator)
+            bits = _bits(min(BLOCK, count))
+            return lambda block: _inverted_(block, law, generator, bits)
         case Truncated():
-            return _rejection(law, count, generator, generator_for(seed, f"{name}/redrawn"))
+            # others come from a generator of their own, so that the first one stays in step with that of Normal
+            other = generator_for(seed, f"{name}/redrawn")
+            return lambda block: _rejected_(block, law, generator, other)
         case _:
-            raise AssertionError(f"no draw for {law}")
+            raise AssertionError(f"nothing draws {law}")
 
 
-def _uniform_(x: Tensor, bound: float, generator: torch.Generator) -> Tensor:
-    """Fill x from U(bound), 32 random bits to an entry: two thirds of the time of torch's uniform_, which takes a call
-    for each. Both ends are included: float32 rounds what is next to them."""
-    bits = torch.empty((x.numel() + 1) // 2, dtype=torch.int64).random_(-(2**63), None, generator=generator)
+def _bits(count: int) -> Tensor:
+    """Return room for the random bits of `count` float32 numbers."""
+    return torch.empty((count + 1) // 2, dtype=torch.int64)
+
+
+def _uniform_(x: Tensor, bound: float, generator: torch.Generator, bits: Tensor) -> Tensor:
+    """Fill x from U(bound), of 32 random bits each: two thirds of the time of torch's uniform_, which asks its
+    generator for each by itself. Both ends are included: what lies next to them is rounded to them."""
+    bits = bits[: (x.numel() + 1) // 2].random_(-(2**63), None, generator=generator)
     return x.copy_(bits.view(torch.int32)[: x.numel()]).mul_(bound / 2**31)
 
 
-def _inverted_(x: Tensor, law: Truncated, generator: torch.Generator) -> Tensor:
-    """Fill x from a cut normal by inversion: Φ⁻¹ of a uniform number between Φ(−cut) and Φ(cut), in terms of erf."""
+def _inverted_(x: Tensor, law: Truncated, generator: torch.Generator, bits: Tensor) -> Tensor:
+    """Fill x from a cut normal by inversion: Φ⁻¹ of a number between Φ(−cut) and Φ(cut), in terms of erf."""
     reach = law.cut * law.sigma
-    _uniform_(x, min(math.erf(law.cut / math.sqrt(2)), LAST), generator)
+    _uniform_(x, min(math.erf(law.cut / math.sqrt(2)), LAST), generator, bits)
     return x.erfinv_().mul_(law.sigma * math.sqrt(2)).clamp_(-reach, reach)
 
 
-def _rejection(
-    law: Truncated, count: int, generator: torch.Generator, other: torch.Generator
-) -> Callable[[Tensor], Tensor]:
-    """Return what fills blocks with the numbers of Normal(sigma), but those outside the cut by numbers from within.
-
-    These come from a generator of their own, so that the first one stays in step with that of Normal.
-    """
+def _rejected_(x: Tensor, law: Truncated, generator: torch.Generator, other: torch.Generator) -> Tensor:
+    """Fill x with the numbers of Normal(sigma), but with numbers from within where these are outside the cut."""
     reach = law.cut * law.sigma
-    shrunk = torch.empty(min(BLOCK, count))
-    outside = torch.empty(min(BLOCK, count), dtype=torch.bool)
-    spare = _spare(law, count, other)
-
-    def draw_block(block: Tensor) -> Tensor:
-        block.normal_(0.0, law.sigma, generator=generator)
-        mask, room = outside[: block.numel()], shrunk[: block.numel()]
-        # hardshrink leaves only what is outside. It and the conversion to bool take half the time of a comparison
-        mask.copy_(torch.hardshrink(block, reach, out=room))
-        return block.masked_scatter_(mask, next(spare))
-
-    return draw_block
-
-
-def _spare(law: Truncated, count: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield for each block of `count` entries as many numbers from within the cut as it may need."""
-    beyond = math.erfc(law.cut / math.sqrt(2))
-    for start in range(0, count, BLOCKS * BLOCK):
-        blocks = range(start, min(start + BLOCKS * BLOCK, count), BLOCK)
-        numbers = [most(min(BLOCK, count - at), beyond) for at in blocks]
-        yield from _inverted_(torch.empty(sum(numbers)), law, generator).split(numbers)
-
-
-def most(count: int, probability: float) -> int:
-    """Return a number of successes out of `count` that is exceeded with probability 1e-17 at most, by Bernstein's
-    inequality; PyTorch would raise an error then."""
-    mean, log = count * probability, 17 * math.log(10)
-    return min(count, math.ceil(mean + log / 3 + math.sqrt(log**2 / 9 + 2 * log * mean)))
+    low, high = x.normal_(0.0, law.sigma, generator=generator).aminmax()
+    if max(-low, high) > reach:
+        outside = torch.hardshrink(x, reach).bool()  # it leaves only what is outside; half the time of a comparison
+        count = int(outside.count_nonzero())
+        x.masked_scatter_(outside, _inverted_(torch.empty(count), law, other, _bits(count)))
+    return x

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -19,6 +19,7 @@ from initdiag.engines.settings import Settings
 from initdiag.engines.sizes import is_large
 from initdiag.errors import RunError
 from initdiag.schemes import AsFound, Normal
+from initdiag.schemes.distributions import Orthogonal
 from initdiag.subjects import Subject
 from initdiag.tokens import TokenBatch
 from initdiag.weightless import Law, uniform_law
@@ -32,6 +33,7 @@ from initdiag.weightless.source import AskedAgainError, Source
 from initdiag.weightless.span import Bases
 
 GUESS = Normal(0.02)
+QR = 3  # float32 matrices that a QR decomposition takes besides what it is given: a copy by columns, Q, R at most
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,14 @@ class Made:
     weights: Weights
     sources: Mapping[str, Source]
     budget: Budget
+    drawn: Mapping[str, int] = field(default_factory=dict)  # entries of large ones that had to be drawn
 
     @property
     def notes(self) -> WeightlessNotes:
         """What is to be said of them, after a run."""
         return WeightlessNotes(
-            parameters=len(self.sources),
-            entries=sum(math.prod(source.shape) for source in self.sources.values()),
+            parameters=len(self.sources) + len(self.drawn),
+            entries=sum(math.prod(source.shape) for source in self.sources.values()) + sum(self.drawn.values()),
             asymptotic=tuple(name for name, source in self.sources.items() if not source.law.exact),
             made_real=tuple(self.budget.made.items()),
         )
@@ -63,7 +66,7 @@ def realize(
         guessed: draw what isn't known from N(0, 0.02²): to see what parameters are for, no law is needed.
 
     Raises:
-        RunError: what a parameter is drawn from isn't known.
+        RunError: what a parameter is drawn from isn't known; it is orthogonal, and there is no room for its entries.
     """
     if settings.own_process:
         spare_import()
@@ -82,11 +85,16 @@ def realize(
     small: dict[str, nn.Parameter] = {}
     made: dict[int, nn.Parameter] = {}
     unmade: list[tuple[str, nn.Parameter, Law]] = []
+    drawn: dict[str, int] = {}
     for name, parameter in module.named_parameters():
         shape = tuple(parameter.shape)
         without = parameter.is_meta or is_lazy(parameter)  # lazy: of a run before this one
         law = _law(subject, name, parameter, without, guessed)
-        if law is not None and is_large(shape, tokens):
+        large = is_large(shape, tokens)
+        if large and without and _is_orthogonal(law):
+            drawn[name] = math.prod(shape)
+            _need_room(subject, name, shape, dtype, room)
+        if law is not None and large and not _is_orthogonal(law):
             matrix = _without_ones(shape)
             sources[name] = Source(name, matrix, law, normals, room.allow, bases)
             made[id(parameter)] = lazy_parameter(sources[name], shape, dtype, parameter.requires_grad)
@@ -103,7 +111,7 @@ def realize(
         entries = tuple(entry for entry in plan.entries if entry.parameter.name in small)
         draw(small, replace(plan, entries=entries), seed, settings.threads)
     _draw(unmade, seed, settings.threads)
-    return Made(Weights(module, subject.plan, seed), sources, room)
+    return Made(Weights(module, subject.plan, seed), sources, room, drawn)
 
 
 def run(
@@ -155,6 +163,29 @@ def _law(subject: Subject, name: str, parameter: nn.Parameter, without: bool, gu
     if law is None and without and not guessed:
         raise RunError(_unknown(subject, name))
     return uniform_law(GUESS, rows) if law is None and without else law
+
+
+def _is_orthogonal(law: Law | None) -> bool:
+    """Whether entries depend on each other, so that products can't stand for them."""
+    return law is not None and any(isinstance(piece.distribution, Orthogonal) for piece in law.pieces)
+
+
+def _need_room(subject: Subject, name: str, shape: tuple[int, ...], dtype: torch.dtype, room: Budget) -> None:
+    """Note that a parameter is made real because it is orthogonal.
+
+    Raises:
+        RunError: it doesn't fit, or what its QR decomposition takes besides doesn't.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    axes = _without_ones(shape)
+    matrix = math.prod(axes[1:] if len(axes) == 3 else axes)
+    needed = size + 4 * (QR * matrix + (math.prod(shape) if dtype != torch.float32 else 0))
+    if needed > room.left:
+        raise RunError(
+            f"{subject.name}: '{name}' is orthogonal, so it has to be drawn, which takes {needed / 2**30:.2g} GiB; "
+            f"there is room for {room.left / 2**30:.2g} GiB. Use another --scheme, or fewer layers"
+        )
+    room.allow(name, size, "its entries are not independent (orthogonal)", True)
 
 
 def _rows(shape: tuple[int, ...]) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
+
+from pydantic import ValidationError
 
 from initdiag.errors import PlanError
 from initdiag.model.architecture import Architecture
@@ -14,6 +15,7 @@ from initdiag.schemes.formula import evaluate
 from initdiag.schemes.plan import formula_names
 
 WORDS: dict[str, Any] = {"true": True, "false": False}
+BY_BRANCH = ("residual_multiplier", "stream_multiplier")
 
 
 def demanded(shape: Architecture, scheme: Scheme, settings: Mapping[str, float | str]) -> Architecture:
@@ -28,9 +30,10 @@ def demanded(shape: Architecture, scheme: Scheme, settings: Mapping[str, float |
     kept = shape.model_dump(exclude_unset=True)
     try:
         return Architecture.model_validate({**kept, **changes})
-    except ValueError as error:
-        wanted = ", ".join(f"{field} {value}" for field, value in changes.items())
-        raise PlanError(f"scheme '{scheme.name}' wants {wanted}, which doesn't fit this model: {error}") from error
+    except ValidationError as error:
+        wanted = ", ".join(f"{field} {_shown(value)}" for field, value in changes.items())
+        why = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
+        raise PlanError(f"scheme '{scheme.name}' wants {wanted}, which doesn't fit this model: {why}") from error
 
 
 def changes(shape: Architecture, before: Architecture) -> tuple[str, ...]:
@@ -56,10 +59,10 @@ def _value(
         return bool(WORDS[text])
     if isinstance(getattr(shape, field), str):
         return text
-    if not re.search(r"\b(layer|branch)\b", text) and not scheme.choices:
+    if field not in BY_BRANCH:
         return evaluate(text, formula_names(scheme, sizes(shape), settings))
-    numbers = []
-    for branch in range(1, 2 * shape.n_layers + 1):
-        names = formula_names(scheme, sizes(shape), settings, (branch - 1) // 2)
-        numbers.append(evaluate(text, {**names, "branch": float(branch)}))
+    branches = range(1, 2 * shape.n_layers + 1)
+    numbers = [
+        evaluate(text, formula_names(scheme, sizes(shape), settings, (branch - 1) // 2, branch)) for branch in branches
+    ]
     return numbers[0] if len(set(numbers)) == 1 else tuple(numbers)

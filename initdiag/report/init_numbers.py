@@ -112,6 +112,7 @@ def _expression(formula: str, value: float, known: Mapping[str, float], inlined:
 def sizes_of(plan: InitPlan) -> dict[str, float]:
     """Return the sizes that the shapes of a plan tell; those of an encoder-decoder may be others than its scheme's."""
     sizes = {"n_layers": float(len({entry.parameter.layer for entry in plan.entries} - {None}))}
+    sizes["tied"] = float(not plan.with_role(Role.LM_HEAD))  # a shared tensor is the embedding's
     for entry in plan.with_role(Role.TOKEN_EMBEDDING)[:1]:
         if len(entry.parameter.shape) == 2 and not entry.parameter.transposed:
             sizes["vocab_size"], sizes["d_model"] = map(float, entry.parameter.shape)

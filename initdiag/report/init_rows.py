@@ -108,7 +108,8 @@ def broken(line: str, indent: str) -> Iterator[str]:
     if len(f"{indent}    {match[2]}") > WIDTH:
         call = ast.parse(f"call({match[2]})", mode="eval").body
         assert isinstance(call, ast.Call)
-        ends = [end - len("call(") for one in [*call.args, *call.keywords] if (end := one.end_col_offset)]
+        values = [*call.args, *(keyword.value for keyword in call.keywords)]
+        ends = [(value.end_col_offset or 0) - len("call(") for value in values]
         starts = [0, *(end + len(", ") for end in ends)]
         arguments = [f"{match[2][a:b]}," for a, b in zip(starts, ends, strict=False)]
     yield from (match[1], *(f"{indent}    {argument}" for argument in arguments), f"{indent}{match[3]}")

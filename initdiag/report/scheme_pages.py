@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich.cells import cell_len
 
@@ -21,34 +21,33 @@ LETTERS = (
 )
 NOTATION = (
     f"{LETTERS} Formulas may use d_model, n_layers, n_heads, n_kv_heads, head_dim, d_ff, vocab_size, context, fan_in "
-    "and fan_out (inputs and outputs of the matrix; of a bias, those inputs), layer (from 0), and the scheme's "
-    "parameters and choices; a choice is a word that stands for a number."
+    "and fan_out (inputs and outputs of the matrix; of a bias, those inputs), layer (from 0), tied (1 where the "
+    "head is the embedding, else 0), and the scheme's parameters and choices; a choice is a word that stands for a "
+    "number."
 )
 OWN_CODE = (
-    "In a config these are fields of `model:`. In a module of your own its forward has to do it: a scheme draws "
-    "weights and nothing else."
+    "A model of a config does so whenever the scheme is taken: these are fields of `model:`. In a module of your own "
+    "its forward has to do it: a scheme draws weights and nothing else."
 )
 
 
-def families() -> dict[str, list[Scheme]]:
-    """Return the schemes by family, in the order of the table."""
+def families(schemes: Iterable[Scheme]) -> dict[str, list[Scheme]]:
+    """Return schemes by family, in the order in which they come."""
     found: dict[str, list[Scheme]] = {}
-    for scheme in SCHEMES.values():
+    for scheme in schemes:
         found.setdefault(scheme.family, []).append(scheme)
     return found
 
 
-def scheme_list(style: Style) -> str:
-    """List all schemes by family: name, draws, source, on one line where the width allows it."""
-    name_width = max(cell_len(name) for name in SCHEMES)
+def scheme_list(style: Style, schemes: Iterable[Scheme] = tuple(SCHEMES.values())) -> str:
+    """List schemes by family: name, draws, source, on one line where the width allows it."""
+    listed = families(schemes)
+    name_width = max(cell_len(scheme.name) for of in listed.values() for scheme in of)
     parts = [
         "\n".join(
-            [
-                colored(family, "bold", style),
-                *(line for scheme in schemes for line in _entry(scheme, name_width, style)),
-            ]
+            [colored(family, "bold", style), *(line for scheme in of for line in _entry(scheme, name_width, style))]
         )
-        for family, schemes in families().items()
+        for family, of in listed.items()
     ]
     parts += [paragraph(f"`initdiag scheme NAME` explains one. {LETTERS}", style)]
     return "\n\n".join(parts) + "\n"
@@ -57,8 +56,9 @@ def scheme_list(style: Style) -> str:
 def _entry(scheme: Scheme, name_width: int, style: Style) -> Iterator[str]:
     drawn, source = style.text("; ".join(in_short(scheme, KEPT))), style.text(f"from {scheme.source}")
     head = f"  {scheme.name:<{name_width}}  "
-    if style.width is None or len(head) + cell_len(drawn) + 2 + cell_len(source) <= style.width:
-        yield f"{head}{drawn}  {source}".replace(KEPT, " ")
+    whole = f"{head}{drawn}  {source}".replace(KEPT, " ")
+    if style.width is None or cell_len(whole) <= style.width:
+        yield whole
         return
     indent = " " * len(head)
     yield paragraph(drawn, style, indent=indent, first=head).replace(KEPT, " ")
@@ -114,11 +114,11 @@ def _facts(scheme: Scheme) -> Iterator[tuple[str, str]]:
 def schemes_markdown() -> str:
     """docs/schemes.md, without its first lines: an index, then a section for each scheme."""
     index = "| family | scheme | what it draws |\n| :-- | :-- | :-- |\n"
-    for family, schemes in families().items():
+    for family, schemes in families(SCHEMES.values()).items():
         for scheme in schemes:
             link = f"[{scheme.name}](#{_anchor(scheme.name)})"
             index += f"| {family if scheme is schemes[0] else ''} | {link} | `{'; '.join(in_short(scheme))}` |\n"
-    sections = [_section(scheme) for schemes in families().values() for scheme in schemes]
+    sections = [_section(scheme) for schemes in families(SCHEMES.values()).values() for scheme in schemes]
     return "\n".join([f"{plain(NOTATION)}\n", index, *sections])
 
 
@@ -135,9 +135,9 @@ def _section(scheme: Scheme) -> str:
     if wanted := demands(scheme):
         parts.append("The forward pass has to have:\n\n" + "\n".join(f"- {plain(line)}" for line in wanted))
         parts.append(OWN_CODE)
-    facts = [f"- {heading}: {plain(text)}" for heading, text in _facts(scheme)]
-    parts.append("\n".join([*facts, *(f"- {plain(note)}" for note in scheme.notes)]))
-    return "\n\n".join(parts) + "\n"
+    parts += [f"**{heading.capitalize()}.** {plain(text)}" for heading, text in _facts(scheme)]
+    parts.append("\n".join(f"- {plain(note)}" for note in scheme.notes))
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _anchor(name: str) -> str:

@@ -134,7 +134,7 @@ def truncations(scheme: Scheme) -> list[str]:
 
 def _truncation(cut: str, corrected: bool, scheme: Scheme) -> str:
     number = _number_of(spelled_out(cut, scheme, numbers=True))
-    where = f"TN is cut at {cut} sigmas" if cut == number else f"TN is cut at {cut} = {number} sigmas, by default,"
+    where = f"TN is cut at {number} sigmas" + ("" if cut == number else f" ({cut}, by default)")
     left = "less than sigma"
     if is_number(number):
         left = f"{Truncated(1.0, float(number)).std:.4f} of sigma"

@@ -6,6 +6,7 @@ name is asked for that no built-in scheme has: it takes milliseconds per hundred
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -45,7 +46,9 @@ def _by_name(path: tuple[str, ...]) -> Mapping[str, tuple[EntryPoint, ...]]:
     found: dict[str, dict[str, EntryPoint]] = {}
     for distribution in distributions(path=list(path)):
         for point in distribution.entry_points.select(group=GROUP):
-            found.setdefault(point.name, {}).setdefault(_home(point), point)  # the first on the path hides the others
+            # the first of a distribution on the path hides the others; '-' and '_' make no two of them
+            home = re.sub("[-_.]+", "-", _home(point)).lower()
+            found.setdefault(point.name, {}).setdefault(home, point)
     return {name: tuple(points.values()) for name, points in sorted(found.items())}
 
 
@@ -93,7 +96,7 @@ def _wrong_roles(scheme: Scheme) -> str:
             guess = did_you_mean(str(draw.distribution), DISTRIBUTIONS)
             return f"draws {role} from '{draw.distribution}', which is none of {', '.join(DISTRIBUTIONS)}{guess}"
         if not isinstance(draw.formula, str) or (draw.distribution == "truncated" and not isinstance(draw.cut, str)):
-            return f"draws {role} from {printable(repr(draw)[:90])}, whose numbers are not all formulas in quotes"
+            return f"draws {role} from {draw.distribution}, whose numbers are not all formulas in quotes"
     if missing := [role for role in NEEDED if role not in scheme.roles]:
         return f"leaves out {', '.join(missing)}"
     return ""

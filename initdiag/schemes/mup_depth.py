@@ -66,10 +66,6 @@ DEPTH_MUP = replace(
     aliases=(),
 )
 
-# tau² of branch k, for the variance that is already there: the embedding counts N, each branch before it alpha²
-_THERE = "(n_layers + (branch - layer - 1) * attention_alpha**2 + layer * mlp_alpha**2)"
-_ADDED = "((2 * layer + 2 - branch) * attention_alpha**2 + (branch - 2 * layer - 1) * mlp_alpha**2)"
-
 U_MUP = Scheme(
     name="u-mup",
     family="muP",
@@ -94,8 +90,15 @@ U_MUP = Scheme(
     },
     forward={
         "attention_scale": "attention_multiplier / head_dim",
-        "stream_multiplier": f"sqrt({_THERE} / ({_THERE} + {_ADDED}))",  # 1 / sqrt(1 + tau²)
-        "residual_multiplier": f"sqrt({_ADDED} / ({_THERE} + {_ADDED}))",  # tau / sqrt(1 + tau²)
+        "stream_multiplier": "1 / sqrt(1 + tau_squared)",
+        "residual_multiplier": "sqrt(tau_squared / (1 + tau_squared))",
+        "logit_multiplier": "d_model ** -tied",  # a tied readout's weights are the embedding's N(1)
+    },
+    terms={
+        # the embedding counts n_layers, and each branch before this one its alpha squared
+        "before": "n_layers + (branch - layer - 1) * attention_alpha**2 + layer * mlp_alpha**2",
+        "is_mlp": "branch - 2 * layer - 1",
+        "tau_squared": "((1 - is_mlp) * attention_alpha**2 + is_mlp * mlp_alpha**2) / before",
     },
     depth="The squares of what embedding and branches count in the final stream add up to 1 at any depth: by default "
     "a third each for the embedding, all attention and all MLPs.",
@@ -107,7 +110,7 @@ U_MUP = Scheme(
         "SwiGLU by 2**0.75 = 1.682 (GELU or SiLU: 1.767), which is activation_gain, and after attention over T "
         "tokens by (T / log(T)) ** (0.5 - 0.5 / (1 + 4 * head_dim / attention_multiplier**2)), which is "
         "attention_gain. Both are 1 here unless set, since they depend on the activation and on the tokens.",
-        "The head has to be untied: a tied one has the embedding's N(1), and logits of std sqrt(d_model).",
+        "A tied head has the embedding's N(1), and the forward pass divides its logits by d_model.",
     ),
     aliases=("umup", "unit-scaled-mup"),
 )

@@ -58,40 +58,21 @@ _MESH = "tensorflow/mesh transformer/attention.py AttentionParams.init_weights, 
 T5 = Scheme(
     name="t5",
     family="Original Transformers",
-    summary="T5 with a tied head: embedding N(1), kernels 1/sqrt(fan_in), logits times 1/sqrt(d_model)",
+    summary="embedding N(1), kernels 1/sqrt(fan_in), queries smaller by 1/sqrt(head_dim); a tied head's logits scaled",
     source=f"{_MESH}, transformer.py VocabEmbedding.hidden_to_logits",
-    roles=_t5(_MESH_DENSE, Draw("truncated", "1", cut="cut")),
+    roles=_t5(_MESH_DENSE, _MESH_DENSE),
     parameters={**_KEY_DIM, "cut": "2"},
-    forward={"attention_scale": "1", "logit_multiplier": "1 / sqrt(d_model)"},
+    forward={"attention_scale": "1", "logit_multiplier": "d_model ** (-tied / 2)"},
     depth=_GROWS,
-    used_by="T5 1.0",
+    used_by="T5 1.0, whose head is tied; T5 1.1, whose head is its own",
     notes=(
         _UNIT_SCALE,
-        "The logit multiplier is for the tied head. An untied one has none in Mesh: use t5-untied. Here it is drawn "
-        "sqrt(d_model) wider, so that its logits are the same.",
+        "The logits of a tied head are multiplied by 1/sqrt(d_model), or they would start with std sqrt(d_model).",
         _CUT,
         "Attention matrices are plain normals, those of the MLP cut ones.",
         "T5 has relative positions; learned ones are drawn like the embedding.",
     ),
     aliases=("t5-mesh",),
-)
-
-T5_UNTIED = Scheme(
-    name="t5-untied",
-    family="Original Transformers",
-    summary="T5 with a head of its own: embedding N(1), kernels and head 1/sqrt(fan_in), no logit multiplier",
-    source=_MESH,
-    roles=_t5(_MESH_DENSE, _MESH_DENSE),
-    parameters={**_KEY_DIM, "cut": "2"},
-    forward={"attention_scale": "1"},
-    depth=_GROWS,
-    used_by="T5 1.1",
-    notes=(
-        _UNIT_SCALE,
-        "Under a tied head the embedding N(1) would make logits of std sqrt(d_model): use t5 there.",
-        _CUT,
-    ),
-    aliases=("t5-1.1",),
 )
 
 T5_HF = Scheme(
@@ -107,7 +88,7 @@ T5_HF = Scheme(
         "The head is N(1) where Mesh has 1/sqrt(d_model), and only a tied one is multiplied by 1/sqrt(d_model): "
         "trained from scratch, the logits of T5 1.1 start with std near sqrt(d_model).",
         "transformers 5.24.0 ties the head whatever tie_word_embeddings says; saying false only drops the multiplier.",
-        "With the multiplier (T5 1.0) set logit_multiplier to 1 / sqrt(d_model), as in t5.",
+        "With the multiplier (T5 1.0) set logit_multiplier to 1 / sqrt(d_model).",
         _UNIT_SCALE,
     ),
 )
@@ -131,4 +112,4 @@ BERT = Scheme(
     ),
 )
 
-ORIGINAL_SCHEMES = (T2T, T5, T5_UNTIED, T5_HF, BERT)
+ORIGINAL_SCHEMES = (T2T, T5, T5_HF, BERT)

@@ -155,14 +155,20 @@ def settings_of(scheme: Scheme, sizes: Mapping[str, float], given: Mapping[str, 
 
 
 def formula_names(
-    scheme: Scheme, sizes: Mapping[str, float], settings: Mapping[str, float | str], layer: int = -1
+    scheme: Scheme, sizes: Mapping[str, float], settings: Mapping[str, float | str], layer: int = -1, branch: int = 0
 ) -> dict[str, float]:
-    """Return what the formulas of a scheme may use: sizes, `layer`, and its parameters, of a choice the number."""
-    names = {**sizes, "layer": float(layer)}
-    for name, value in settings.items():
-        if not isinstance(value, str):
-            names[name] = value
-        elif not re.search(r"\blayer\b", formula := scheme.choices[name][value]) or layer >= 0:
+    """Return what the formulas of a scheme may use: sizes, parameters, of a choice the number, and terms.
+
+    What depends on `layer` (from 0) or `branch` (from 1) is left out where there is none.
+    """
+    names = {**sizes, "layer": float(layer), **({"branch": float(branch)} if branch else {})}
+    absent = ({"layer"} if layer < 0 else set()) | ({"branch"} if branch < 1 else set())
+    written = {name: scheme.choices[name][word] for name, word in settings.items() if isinstance(word, str)}
+    names |= {name: number for name, number in settings.items() if not isinstance(number, str)}
+    for name, formula in {**written, **scheme.terms}.items():
+        if absent & set(re.findall(r"\w+", formula)):
+            absent.add(name)  # and what uses it
+        else:
             names[name] = evaluate(formula, names)
     return names
 

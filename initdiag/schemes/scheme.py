@@ -58,6 +58,7 @@ class Scheme:
     parameters: what a user may set in YAML: name -> the default, itself a formula.
     choices: those parameters that are a word: name -> word -> the number that it stands for in formulas, itself a
         formula that may use `layer`; the first word is the default.
+    terms: short names that formulas use for others, which may use `layer` and `branch` (1 … 2N).
     forward: what it demands of the forward pass: field of the reference Transformer -> formula or word.
     depth: what it does with depth. used_by: who trained with it. notes: what else to know, quirks first.
     aliases: other names that it is found by.
@@ -70,6 +71,7 @@ class Scheme:
     roles: Mapping[Role, Draw]
     parameters: Mapping[str, str] = field(default_factory=dict)
     choices: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    terms: Mapping[str, str] = field(default_factory=dict)
     forward: Mapping[str, str] = field(default_factory=dict)
     family: str = "custom"
     depth: str = ""

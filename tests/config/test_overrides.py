@@ -56,11 +56,12 @@ def test_token_paths_of_overrides_are_relative_to_the_current_directory(here: Pa
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("init.std=abc", "--set init.std=abc: found 'abc' (a string), expected a number"),
+        ("init.std=true", "--set init.std=true: found true (a boolean), expected a number or a formula in quotes"),
         ("init.sdt=1", "--set init.sdt=1: unknown key (did you mean 'std'?)"),
-        ("foo.bar=1", "--set foo.bar=1: foo: unknown key, expected one of model, init, tokens, gate"),
+        ("foo.bar=1", "--set foo.bar=1: foo: unknown key, expected one of about, model, init, tokens, gate"),
         ("n_layers=3", "--set n_layers=3: unknown key here, expected model.n_layers"),
-        ("init={std: abc}", "--set init={std: abc}: init.std: found 'abc' (a string), expected a number"),
+        ("init={std: []}",
+         "--set init={std: []}: init.std: found [] (a list), expected a number or a formula in quotes"),
         ("gate.ignore=[A, 2]", "--set gate.ignore=[A, 2]: gate.ignore[1]: found 2 (a whole number), expected a string"),
         ("model.n_layers.x=1",
          "--set model.n_layers.x=1: found 2 (a whole number) at model.n_layers, expected a section"),
@@ -69,7 +70,7 @@ def test_token_paths_of_overrides_are_relative_to_the_current_directory(here: Pa
         ("init..std=3", "--set init..std=3: expected KEY=VALUE, such as init.std=0.01"),
         ("init.seed='", "--set init.seed=': found a quote that is never closed"),
         ("init.std=" + "x" * 1000,
-         f"--set init.std={'x' * 70}…: found '{'x' * 60}'… (a string), expected a number"),
+         f"--set init.std={'x' * 70}…: found a formula of 1,000 characters, expected at most 200"),
         # the override is to blame for what it makes of the other keys
         ("model.d_model=65",
          "--set model.d_model=65: model.n_heads: 4 does not divide d_model 65; expected a divisor of it, or "
@@ -117,20 +118,20 @@ def test_problems_of_a_section_in_a_section(problems: Lines, override: str, expe
 
 
 def test_an_override_is_to_blame_for_what_its_own_section_lacks(problems: Lines) -> None:
-    override = "model.rotary_scaling.factor=8"
-    lines = problems(MODEL + "  position: rotary\n", override)
+    override = "model.moe.shared=1"
+    lines = problems(MODEL, override)
     assert [line.split(": ")[:2] for line in lines] == [
-        [f"--set {override}", f"model.rotary_scaling.{name}"] for name in ("low", "high", "context")
+        [f"--set {override}", f"model.moe.{name}"] for name in ("experts", "top_k")
     ]
-    (line,) = problems(MODEL + ROTARY.replace(", context: 64", ""), override)
-    assert line.startswith("a.yaml:8:3: model.rotary_scaling.context: not found"), "here the file lacks it"
+    (line,) = problems(MODEL + "  moe: {experts: 4}\n", override)
+    assert line.startswith("a.yaml:7:3: model.moe.top_k: not found"), "here the file lacks it"
 
 
 def test_problems_of_the_file_come_first(problems: Lines) -> None:
-    lines = problems(MODEL.replace("128", "x"), "init.seed=[", "init.std=a", "gate.zzz=1")
+    lines = problems(MODEL.replace("128", "x"), "init.seed=[", "init.std=[]", "gate.zzz=1")
     assert [line.split(": ")[0] for line in lines] == [
         "a.yaml:3:3",
-        "--set init.std=a",
+        "--set init.std=[]",
         "--set gate.zzz=1",
         "--set init.seed=[",
     ]

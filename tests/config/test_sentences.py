@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from initdiag.config import load
-from initdiag.model.architecture import RotaryScaling
+from initdiag.model.sections import RotaryScaling
+from initdiag.schemes import SCHEMES
 
 Lines = Callable[..., list[str]]
 
@@ -49,10 +50,10 @@ SCALING = "{factor: 8, low: 1, high: 4, context: 64}"
         (MODEL + "  n_head: 4\n", "a.yaml:7:3: model.n_head: unknown key (did you mean 'n_heads'?)"),
         (MODEL + "  length: 4\n", "a.yaml:7:3: model.length: unknown key here, expected tokens.length"),
         (MODEL + "init:\n  xyz: 4\n",
-         "a.yaml:8:3: init.xyz: unknown key, expected one of scheme, std, residual_std, seed"),
+         "a.yaml:8:3: init.xyz: unknown key, expected one of scheme, std, seed, roles"),
         ("seed: 1\n" + MODEL, "a.yaml:1:1: seed: unknown key here, expected init.seed or tokens.seed"),
         (MODEL + "ini:\n  std: 1\n", "a.yaml:7:1: ini: unknown key (did you mean 'init'?)"),
-        (MODEL + "zzz: 1\n", "a.yaml:7:1: zzz: unknown key, expected one of model, init, tokens, gate"),
+        (MODEL + "zzz: 1\n", "a.yaml:7:1: zzz: unknown key, expected one of about, model, init, tokens, gate"),
         ("init: {seed: 1}\n",
          "a.yaml:1:1: model: not found, expected a section with vocab_size, context, d_model, n_layers, n_heads"),
         ("init: {seed: 1}\n" + MODEL.replace("  context: 128\n", ""),
@@ -75,7 +76,8 @@ SCALING = "{factor: 8, low: 1, high: 4, context: 64}"
         (MODEL + "tokens:\n  source: text\n  path: 3\n",
          "a.yaml:9:3: tokens.path: found 3 (a whole number), expected a string"),
         (MODEL + "init:\n  scheme: gtp2\n",
-         "a.yaml:8:3: init.scheme: found 'gtp2', expected one of default, gpt2, scaled (did you mean 'gpt2'?)"),
+         f"a.yaml:8:3: init.scheme: found 'gtp2', expected one of the {len(SCHEMES)} that 'initdiag scheme' lists "
+         "(did you mean 'gpt2'?)"),
         (MODEL + "init:\n  scheme: default\n  std: 0.02\n",
          "a.yaml:9:3: init.std: scheme 'default' has no parameters, expected none"),
         (MODEL + "init:\n  scheme: gpt2\n  residual_std: 0.02\n",
@@ -122,7 +124,7 @@ SCALING = "{factor: 8, low: 1, high: 4, context: 64}"
          "a.yaml:8:31: model.rotary_scaling.low: found 0, expected more than 0"),
         (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('1', '.inf')}\n",
          "a.yaml:8:31: model.rotary_scaling.low: found .inf, expected a finite number"),
-        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('low: 1, high: 4', 'low: true, high: 1')}\n",
+        (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('low: 1, high: 4', 'low: true, high: 3')}\n",
          "a.yaml:8:31: model.rotary_scaling.low: found true (a boolean), expected a number"),
         (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('64', '1e3')}\n",
          "a.yaml:8:48: model.rotary_scaling.context: found 1000.0 (a number with a decimal point or an exponent), "
@@ -130,20 +132,21 @@ SCALING = "{factor: 8, low: 1, high: 4, context: 64}"
         (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('}', ', contxt: 9}')}\n",
          "a.yaml:8:61: model.rotary_scaling.contxt: unknown key (did you mean 'context'?)"),
         (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('{', '{zzz: 1, ')}\n",
-         "a.yaml:8:20: model.rotary_scaling.zzz: unknown key, expected one of factor, low, high, context"),
+         "a.yaml:8:20: model.rotary_scaling.zzz: unknown key, expected one of kind, factor, low, high, "
+         "context, rounded"),
         (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace('{', '{rotary_base: 1, ')}\n",
          "a.yaml:8:20: model.rotary_scaling.rotary_base: unknown key here, expected model.rotary_base"),
         (MODEL + f"  position: rotary\n  rotary_scaling: {SCALING.replace(', context: 64', '')}\n",
          "a.yaml:8:3: model.rotary_scaling.context: not found, expected a whole number: the context before the "
-         "scaling, in tokens"),
+         "scaling (llama3)"),
         (MODEL + "  position: rotary\n  rotary_scaling: llama3\n",
-         "a.yaml:8:3: model.rotary_scaling: found 'llama3' (a string), expected a section with keys such as factor, "
-         "low, high"),
+         "a.yaml:8:3: model.rotary_scaling: found 'llama3' (a string), expected a section with keys such as kind, "
+         "factor, low"),
         (MODEL + "  position: rotary\n  rotary_scaling: {low: {a: 1}, factor: 8, high: 4, context: 64}\n",
          "a.yaml:8:20: model.rotary_scaling.low: found {'a': 1} (a mapping), expected a number"),
         (MODEL + f"  position: rope\n  rotary_scaling: {SCALING}\n",
-         "a.yaml:7:3: model.position: found 'rope', expected one of learned, sinusoidal, rotary, none (here it is "
-         "rotary)"),
+         "a.yaml:7:3: model.position: found 'rope', expected one of learned, sinusoidal, rotary, alibi, none "
+         "(here it is rotary)"),
     ],
 )  # fmt: skip
 def test_one_sentence(problems: Lines, text: str, expected: str) -> None:

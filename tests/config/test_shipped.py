@@ -11,8 +11,8 @@ import pytest
 import yaml as pyyaml
 
 from initdiag.config import json_schema, load, presets
+from initdiag.config.annotations import section_of, sections
 from initdiag.config.schema import Config
-from initdiag.config.sentences import sections
 from initdiag.config.starter import starter_text, write_starter
 from initdiag.config.validate import validate
 from initdiag.config.yaml import parse
@@ -25,11 +25,14 @@ VALIDATOR = jsonschema.Draft202012Validator(json_schema.json_schema())
 
 
 def test_the_names() -> None:
-    assert presets.names() == (
+    assert list(presets.names()) == sorted(presets.names())
+    assert set(presets.names()) >= {
         "bad", "gpt2", "gpt2-medium", "llama-3-70b", "llama-3.1-405b", "llama-like", "nanogpt", "tiny", "tiny-untied",
         "transformer-original",
-    )  # fmt: skip
-    with pytest.raises(UsageError, match=r"^no shipped config 'gpt3'; expected one of bad, .*did you mean 'gpt2'"):
+    }  # fmt: skip
+    with pytest.raises(
+        UsageError, match=r"^no shipped config 'gpt3'; expected one of the \d+ that .* \(did you mean 'gpt2'"
+    ):
         presets.path_of("gpt3")
 
 
@@ -95,7 +98,8 @@ def test_the_schema_refuses_what_the_loader_refuses(text: str, tmp_path: Path) -
     [
         ("null", True),
         ("{factor: 8, low: 1, high: 4, context: 8192}", True),
-        ("{factor: 8, low: 1, high: 4}", False),
+        ("{factor: 8, context: 8192}", True),
+        ("{low: 1, high: 4, context: 8192}", False),
         ("{factor: 8, low: 1, high: 4, context: 8192, type: llama3}", False),
         ("{factor: 0.5, low: 1, high: 4, context: 8192}", False),
         ("llama3", False),
@@ -113,7 +117,8 @@ def test_the_starter_loads_and_is_gpt2(tmp_path: Path) -> None:
     write_starter(path)
     assert path.read_text(encoding="utf-8") == starter_text()
     loaded, gpt2 = load(str(path)).config, load("gpt2").config
-    assert loaded == gpt2
+    assert (loaded.model, loaded.init, loaded.tokens, loaded.gate) == (gpt2.model, gpt2.init, gpt2.tokens, gpt2.gate)
+    assert loaded.about.summary == "my model"
 
 
 def test_the_starter_names_its_schema() -> None:
@@ -122,13 +127,25 @@ def test_the_starter_names_its_schema() -> None:
     assert presets.schema_path().is_file()
 
 
+OF_SCALED = {"scheme", "std", "residual_std", "seed", "roles"}  # other schemes have other parameters
+
+
 def test_the_starter_has_every_field_with_its_description() -> None:
     text = starter_text()
     words = " ".join(text.replace("#", " ").split())
     for name, section in sections():
         assert f"\n{name}:\n" in text
         for key, field in section.model_fields.items():
-            assert re.search(rf"^  #?{key}: ", text, re.MULTILINE), key
+            if name != "init" or key in OF_SCALED:
+                assert re.search(rf"^  #?{key}: ", text, re.MULTILINE), key
+                assert str(field.description) in words
+    for key in ("moe", "mla", "rotary_scaling", "biases", "roles"):
+        inner = section_of(Config.model_fields["init" if key == "roles" else "model"].annotation)
+        assert inner is not None
+        part = section_of(inner.model_fields[key].annotation)
+        assert part is not None
+        for name, field in part.model_fields.items():
+            assert re.search(rf"^  #   {name}: ", text, re.MULTILINE), name
             assert str(field.description) in words
     assert max(map(len, text.splitlines())) <= 120
 
@@ -136,10 +153,39 @@ def test_the_starter_has_every_field_with_its_description() -> None:
 def test_the_defaults_in_the_comments_are_the_defaults() -> None:
     everything = re.sub(r"^  #(?=\w+: )", "  ", starter_text(), flags=re.MULTILINE)
     value = parse(everything, "f").value
-    assert {name: set(section.model_fields) for name, section in sections()} == {
+    assert {name: OF_SCALED if name == "init" else set(section.model_fields) for name, section in sections()} == {
         name: set(section) for name, section in value.items()
     }
-    assert Config.model_validate_json(json.dumps(value)) == load("gpt2").config
+    VALIDATOR.validate(value)
+    config, gpt2 = Config.model_validate_json(json.dumps(value)), load("gpt2").config
+    assert config.model_copy(update={"about": gpt2.about}) == gpt2
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ("init: {std: 1 / sqrt(d_model), roles: {mlp_out: {normal: 0.02 / n_layers}, bias: 0, lm_head: null}}", True),
+        ("init: {scheme: custom, roles: {mlp_out: {truncated: 0.02, cut: 3, corrected: true, unscaled: 0.1}}}", True),
+        ("init: {scheme: torchtitan, depth: total}", True),
+        ("init: {scheme: torchtitan, depth: totl}", False),
+        ("init: {zzz: 1}", False),
+        ("init: {roles: {mlp_otu: 0}}", False),
+        ("init: {roles: {mlp_out: {nrmal: 0}}}", False),
+        ("init: {roles: {mlp_out: {normal: -1}}}", False),
+        ("init: {roles: {mlp_out: zero}}", False),
+        ("init: {std: true}", False),
+        ("about: {summary: mine, parameters: 3, source: here, trained_with: gpt2}", True),
+        ("about: {parameters: many}", False),
+        ("about: {paramters: 3}", False),
+    ],
+)
+def test_the_schema_knows_init_and_about(text: str, allowed: bool) -> None:
+    shape = "vocab_size: 512, context: 128, d_model: 64, n_layers: 2, n_heads: 4"
+    value = parse(f"model: {{{shape}}}\n{text}", "f").value
+    assert VALIDATOR.is_valid(value) == allowed
+    faults = validate(value)
+    if "custom" not in text:  # which lacks roles, as no JSON schema can know
+        assert isinstance(faults, Config) == allowed
 
 
 def test_the_starter_does_not_overwrite(tmp_path: Path) -> None:

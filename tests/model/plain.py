@@ -1,7 +1,7 @@
 """The Transformer again, written another way: float64, one head at a time, complex rotations, explicit softmax.
 
 Independent of initdiag.model: it shares with it nothing but the fields of the architecture and the names of the
-weights. One sequence at a time; attention and experts go token by token.
+weights. One sequence at a time; experts go token by token.
 """
 
 from __future__ import annotations
@@ -94,20 +94,19 @@ def ended(shape: Architecture, w: Named, layer: int, k: int, y: Tensor) -> Tenso
 def attention(shape: Architecture, w: Named, layer: int, x: Tensor) -> Tensor:
     name = f"blocks.{layer}.attention"
     heads = latent_heads(shape, w, layer, x) if shape.mla else plain_heads(shape, w, layer, x)
+    ago = torch.tensor([[t - j for j in range(len(x))] for t in range(len(x))], dtype=torch.float64)
+    window = window_of(shape, layer)
+    seen = (ago >= 0) * (ago < (len(x) if window is None else window))  # 1 or 0, what a weight is multiplied by
     mixed = []
     for head, (q, k, v) in enumerate(heads):
-        slope = slopes(shape.n_heads)[head] if shape.position == "alibi" else 0.0
+        score = torch.einsum("th,jh->tj", q, k) * shape.attention_scale
+        if shape.attention_softcap is not None:
+            score = capped(score, shape.attention_softcap)
+        if shape.position == "alibi":
+            score = score - slopes(shape.n_heads)[head] * ago
         sink = w[f"{name}.mix.sinks.weight"][head].exp() if shape.attention_sinks else 0.0
-        rows = []
-        for t in range(len(x)):
-            first = 0 if (window := window_of(shape, layer)) is None else max(0, t - window + 1)
-            score = k[first : t + 1] @ q[t] * shape.attention_scale
-            if shape.attention_softcap is not None:
-                score = capped(score, shape.attention_softcap)
-            ago = torch.arange(t - first, -1, -1, dtype=torch.float64)
-            weight = (score - slope * ago).exp()  # small numbers: no maximum to subtract
-            rows.append(weight / (weight.sum() + sink) @ v[first : t + 1])
-        mixed.append(torch.stack(rows))
+        weight = score.exp() * seen  # small numbers: no maximum to subtract
+        mixed.append(weight / (weight.sum(1, keepdim=True) + sink) @ v)
     out = torch.cat(mixed, dim=1)
     if shape.inner_norm:
         out = norm(shape, w, f"{name}.inner_norm", out)

@@ -14,8 +14,8 @@ pytest.importorskip("transformers")
 
 from initdiag.config import load
 from initdiag.model import Architecture
-from initdiag.model.architecture import RotaryScaling
 from initdiag.model.positions import frequencies, rotation, scaled
+from initdiag.model.sections import RotaryScaling
 from initdiag.model.transformer import Transformer
 from initdiag.subjects.quiet import import_transformers
 from tests.small_models import WIRINGS, architecture, shaken
@@ -108,7 +108,7 @@ def test_frequencies(rotary: str, head_dim: int) -> None:
     shape = llama(head_dim=head_dim, **ROTARY[rotary])
     mine = frequencies(head_dim // 2, shape.rotary_base, torch.device("cpu"))
     if shape.rotary_scaling is not None:
-        mine = scaled(mine, shape.rotary_scaling)
+        mine = scaled(mine, shape.rotary_scaling, shape.rotary_base)
     torch.testing.assert_close(mine, inverse_frequencies(shape), rtol=1e-6, atol=0)  # roundings of float32, 6e-8 each
 
 
@@ -121,7 +121,7 @@ def test_the_rotations_of_the_shipped_configs(name: str) -> None:
     scaling = RotaryScaling(**LLAMA_31) if name == "llama-3.1-405b" else None
     assert shape.rotary_scaling == scaling
     theirs = LlamaRotaryEmbedding(config_of(shape))(torch.empty(0), torch.arange(length)[None])
-    mine = rotation(length, shape.head_dim, torch.empty(0), shape.rotary_base, shape.rotary_scaling)
+    mine = rotation(length, shape, torch.empty(0))
     for one, other in zip(mine, theirs, strict=True):
         torch.testing.assert_close(one, other[0], rtol=0, atol=64 * 1e-6)  # frequencies to 1e-6, times the position
 

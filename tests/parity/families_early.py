@@ -69,7 +69,9 @@ GPT2_NAMES = {
 
 def gpt2(state: State) -> dict[str, Tensor]:
     """Their Conv1D holds (inputs, outputs)."""
-    turned = {name: x.mT if ".c_" in name and x.dim() == 2 else x for name, x in without(state, "lm_head.weight").items()}
+    turned = {
+        name: x.mT if ".c_" in name and x.dim() == 2 else x for name, x in without(state, "lm_head.weight").items()
+    }
     return renamed(apart(turned, "attn.c_attn", QKV, lambda x: x.chunk(3)), "transformer.h", GPT2_NAMES)
 
 
@@ -332,7 +334,9 @@ def phi3(state: State) -> dict[str, Tensor]:
     sizes = (HEADS * HEAD_DIM, KV * HEAD_DIM, KV * HEAD_DIM)
     parted = apart(state, "self_attn.qkv_proj", QKV, lambda x: x.split(sizes))
     parted = {name.replace(".self_attn.attention.", ".attention."): x for name, x in parted.items()}
-    return renamed(apart(parted, "mlp.gate_up_proj", ("mlp.gate", "mlp.input"), lambda x: x.chunk(2)), "model.layers", PHI3_NAMES)
+    return renamed(
+        apart(parted, "mlp.gate_up_proj", ("mlp.gate", "mlp.input"), lambda x: x.chunk(2)), "model.layers", PHI3_NAMES
+    )
 
 
 def tied_llama(state: State) -> dict[str, Tensor]:
@@ -420,7 +424,7 @@ FAMILIES: tuple[Family, ...] = (
         mlp_bias=True,
     ),
     llama_family(
-        "llama 3.1",  # with six pairs of features, turning 24/2π · (1 … 0.02) times in 24 tokens: some in all bands
+        "llama, llama3",  # with six pairs of features, turning 24/2π · (1 … 0.02) times in 24 tokens: some in all bands
         {"rotary_scaling": {"kind": "llama3", "factor": 8.0, "low": 0.5, "high": 2.0, "context": 24}},
         rope_parameters=rope(
             "llama3", factor=8.0, low_freq_factor=0.5, high_freq_factor=2.0, original_max_position_embeddings=24

@@ -106,9 +106,10 @@ def shaken(module: nn.Module) -> nn.Module:
 def ours_of(family: Family, theirs: nn.Module) -> dict[str, Tensor]:
     """Turn their weights into ours; every number of their parameters must be used, and used once."""
     ours = family.ours(theirs.state_dict())
-    numbers = [torch.cat([part.detach().reshape(-1) for part in parts]).sort().values for parts in (
-        list(theirs.parameters()), list(ours.values())
-    )]
+    numbers = [
+        torch.cat([part.detach().reshape(-1) for part in parts]).sort().values
+        for parts in (list(theirs.parameters()), list(ours.values()))
+    ]
     assert torch.equal(*numbers), "the numbers of their parameters aren't those of our state dict"
     return ours
 

@@ -547,6 +547,21 @@ def test_orthogonal_parts_of_packed_matrices(shape: tuple[int, ...], parts: tupl
         assert_drawn(drawn[..., rows, :], expected or Orthogonal(gain or 0, 64), str(part.role))
 
 
+def test_formulas_of_fan_out_are_written_with_its_value() -> None:
+    scheme = a_scheme(Draw("uniform", "sqrt(6 / (fan_in + fan_out))"))
+    code, _ = by_scheme(scheme, layered(Role.MLP_OUT, 40, 60))
+    assert '"h.*.w": uniform(math.sqrt(6 / (60 + 40))),  # mlp_out, 0.2449\n' in code
+    assert "(60 + 40)" in by_scheme(scheme, layered(Role.MLP_OUT, 60, 40, transposed=True))[0]
+
+
+def test_parameters_that_no_number_needs_are_not_written() -> None:
+    """The std of normal_(…, std=0.1) is not the scheme's."""
+    scheme = replace(ORTHOGONAL, parameters={"std": "0.02"})
+    parameter = Parameter("qkv", (192, 64), Role.ATTENTION_VALUE, 64, 0, False, THIRDS)
+    code = init_code(make_plan(scheme, [parameter], {}), "mine", scheme)
+    assert "std=0.1" in code and "    std = " not in code
+
+
 def test_a_corrected_cut() -> None:
     """What is left is the formula's std, 1/√48; a sigma of that std would leave 0.8796 of it."""
     scheme = a_scheme(Draw("truncated", "1 / sqrt(d_model)", cut="2", corrected=True))
@@ -662,6 +677,9 @@ def test_sizes_are_read_off_the_shapes() -> None:
     code = init_code(make_plan(scheme, parameters, {"d_model": 48, "head_dim": 16}), "mine", scheme)
     assert "    d_model = 48\n" in code and '"wte": normal(1 / math.sqrt(d_model)),' in code
     assert '"h.*.w": normal(0.25),' in code
+    by_head = replace(scheme, roles={**scheme.roles, Role.MLP_OUT: Draw("normal", "2 / (1 + tied)")})
+    code = init_code(make_plan(by_head, parameters, {"d_model": 48, "tied": 1}), "mine", by_head)
+    assert "    tied = 1\n" in code and "normal(2 / (1 + tied))" in code
     code = init_code(make_plan(scheme, parameters, {"d_model": 64, "head_dim": 16}), "mine", scheme)
     assert '"wte": normal(0.125),' in code and "d_model" not in code
 
@@ -732,7 +750,7 @@ def hugging_face(name: str) -> tuple[nn.Module, list[Parameter]]:
 def test_hugging_face_names(name: str, scheme: str) -> None:
     module, parameters = hugging_face(name)
     sizes = {"vocab_size": 300, "context": 32, "d_model": 48, "n_layers": 3, "n_heads": 4, "n_kv_heads": 4}
-    sizes |= {"head_dim": 12, "d_ff": 192 if name == "gpt2" else 80}
+    sizes |= {"head_dim": 12, "d_ff": 192 if name == "gpt2" else 80, "tied": int(name == "gpt2")}
     plan = make_plan(SCHEMES[scheme], parameters, sizes)
     code = init_code(plan, name, sizes=sizes)
     execute(code, marked(module))

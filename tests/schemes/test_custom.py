@@ -149,7 +149,7 @@ TAIL = "; expected a Scheme, or a function that returns one, with a Draw for eve
         ("my_inits:NOTHING", "can't be loaded: AttributeError: module 'my_inits' has no attribute 'NOTHING'"),
         ("my_inits:needs", "can't be called without arguments: TypeError: needs() missing 1 required positional "
          "argument: 'x'"),
-        ("my_inits:fails", "can't be called without arguments: KeyError: 'no\\\\nnetwork'"),
+        ("my_inits:fails", "can't be called without arguments: KeyError: 'no\\nnetwork'"),
         ("my_inits:quits", "can't be called without arguments: SystemExit: 3"),
         ("my_inits:NUMBER", "gives 5 (of type int)"),
         ("my_inits:SHORT", "leaves out mlp_gate, router"),
@@ -157,10 +157,8 @@ TAIL = "; expected a Scheme, or a function that returns one, with a Draw for eve
         ("my_inits:PLAIN", "answers for bias with 0, which is no Draw"),
         ("my_inits:WORD", "draws bias from 'norml', which is none of normal, uniform, truncated, orthogonal, constant "
          "(did you mean 'normal'?)"),
-        ("my_inits:FLOAT", "draws bias from Draw(distribution='normal', formula=0.02, unscaled=None, cut=None, "
-         "corrected=False), whose numbers are not all formulas in quotes"),
-        ("my_inits:CUT", "draws bias from Draw(distribution='truncated', formula='0.02', unscaled=None, cut=None, "
-         "corrected=F, whose numbers are not all formulas in quotes"),
+        ("my_inits:FLOAT", "draws bias from normal, whose numbers are not all formulas in quotes"),
+        ("my_inits:CUT", "draws bias from truncated, whose numbers are not all formulas in quotes"),
         ("my_inits:DEFAULT", "has 0.02 as the default of 'std', which is no formula in quotes"),
     ],
 )  # fmt: skip

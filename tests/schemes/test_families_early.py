@@ -145,8 +145,7 @@ EXPECTED: dict[str, Answers] = {
         **each(EMBEDDINGS, Normal(1)),
     },
     "t2t": {**matrices(xavier), **each((Role.TOKEN_EMBEDDING, Role.LM_HEAD), Normal(1 / sqrt(32)))},
-    "t5": t5(cut_fan_in, Truncated(1, 2)),
-    "t5-untied": t5(cut_fan_in, Truncated(1 / sqrt(32), 2)),
+    "t5": t5(cut_fan_in, Truncated(1 / sqrt(32), 2)),
     "t5-hf": t5(lambda fan_in, _: Normal(1 / sqrt(fan_in)), Normal(1)),
     "bert": matrices(lambda *_: Truncated(0.02, 2)),
     "gpt2": small(0.02),
@@ -400,8 +399,7 @@ def test_a_module_of_unknown_heads_and_mlp_can_be_drawn(name: str) -> None:
 
 FORWARD: dict[str, dict[str, float | str]] = {
     "t2t": {"embedding_multiplier": sqrt(32)},
-    "t5": {"attention_scale": 1, "logit_multiplier": 1 / sqrt(32)},
-    "t5-untied": {"attention_scale": 1},
+    "t5": {"attention_scale": 1, "logit_multiplier": 1},
     "t5-hf": {"attention_scale": 1},
     "bloom": {"embedding_norm": "true"},
     "small-init": {"embedding_multiplier": sqrt(32)},
@@ -417,10 +415,9 @@ def test_what_the_forward_pass_is_asked_for(name: str) -> None:
     assert found == pytest.approx(FORWARD.get(name, {}))
 
 
-def test_t5_with_a_head_of_its_own_has_the_logits_of_t5_untied() -> None:
-    """Its multiplier d^−½ undoes that the head is √d wider."""
-    wide, usual = (plan_of(name).with_role(Role.LM_HEAD)[0].distribution.std for name in ("t5", "t5-untied"))
-    assert wide / sqrt(32) == pytest.approx(usual, rel=1e-12)
+def test_only_a_tied_head_of_t5_is_scaled() -> None:
+    tied = sizes(SHAPE.model_copy(update={"tied": True}))
+    assert evaluate(SCHEMES["t5"].forward["logit_multiplier"], tied) == pytest.approx(1 / sqrt(32), rel=1e-12)
 
 
 ALIASES = {

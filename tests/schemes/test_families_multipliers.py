@@ -85,7 +85,7 @@ def forward_of(scheme: str, n_layers: int = 3, **given: float | str) -> dict[str
             answers[field] = text
             continue
         answers[field] = [
-            evaluate(text, {**formula_names(SCHEMES[scheme], known, settings, (k - 1) // 2), "branch": float(k)})
+            evaluate(text, formula_names(SCHEMES[scheme], known, settings, (k - 1) // 2, k))
             for k in range(1, 2 * n_layers + 1)
         ]
     return answers
@@ -236,6 +236,7 @@ FORWARD: dict[str, Mapping[str, str | float | list[float]]] = {
         "attention_scale": 1 / 16,
         "stream_multiplier": weights_of(6, attention=1, mlp=1)[0],
         "residual_multiplier": weights_of(6, attention=1, mlp=1)[1],
+        "logit_multiplier": 1,
     },
     "minicpm": {"embedding_multiplier": 12, "residual_multiplier": 1.4 / sqrt(3), "logit_multiplier": 256 / 48},
     "spectral": {},

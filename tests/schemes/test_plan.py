@@ -99,7 +99,7 @@ def test_distributions_by_name() -> None:
 def test_no_spread_is_a_constant_and_a_negative_spread_an_error() -> None:
     assert make_plan(scheme("0", "normal"), [MATRIX], {})["a.weight"].distribution == Constant(0.0)
     assert make_plan(scheme("0", "uniform"), [MATRIX], {})["a.weight"].distribution == Constant(0.0)
-    with pytest.raises(PlanError, match=r"gives -0\.5; expected a std or bound that is not negative"):
+    with pytest.raises(PlanError, match=r"gives -0\.5; expected a std, bound or gain that is not negative"):
         make_plan(scheme("-std"), [MATRIX], {})
 
 
