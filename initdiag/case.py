@@ -176,19 +176,13 @@ def planned(case: Case, settings: Settings, *, as_they_are: bool = False) -> Sub
     init, subject = case.file.config.init, case.subject
     if choose(subject, case.tokens, settings).engine == "weightless":
         guessed = not as_they_are
-        (roles, branches, wiring), made = weightless.run(subject, case.batch, init.seed, settings, survey, guessed)
+        (roles, sizes), made = weightless.run(subject, case.batch, init.seed, settings, survey, guessed)
         weights = made.weights
     else:
         weights = dense.realize(subject, init.seed, dense.AS_THEY_ARE)
-        roles, branches, wiring = dense.forward(subject, weights, case.batch, survey)
+        roles, sizes = dense.forward(subject, weights, case.batch, survey)
     if as_they_are:
         return replace(subject, plan=as_built(subject, roles, measure_parameters(weights.module)))
-    sizes = {
-        "n_layers": max(1, len(branches)) / 2,  # formulas have 2N branches in N layers
-        "d_model": wiring.d_model,
-        "vocab_size": subject.vocab_size,
-        "tied": float(wiring.tied),
-    }
     plan = plan_by_role(scheme_named(init.scheme), roles, sizes, init.parameters, weights.module)
     return replace(subject, plan=plan)
 

@@ -18,8 +18,9 @@ from initdiag.config.wording import listed, one_line
 from initdiag.errors import PlanError
 from initdiag.model import Architecture, parameters, sizes
 from initdiag.schemes import CUSTOM, Draw, Parameter, Role, Scheme
+from initdiag.schemes.answers import distribution_of
 from initdiag.schemes.formula import evaluate
-from initdiag.schemes.plan import distribution_of, formula_names, settings_of
+from initdiag.schemes.settings import formula_names, settings_of
 
 WIDTH = 300  # characters of a message: a formula may have 200
 

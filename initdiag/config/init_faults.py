@@ -15,7 +15,7 @@ from initdiag.config.sentences import unknown_key
 from initdiag.config.wording import found, listed, show
 from initdiag.errors import UsageError, did_you_mean
 from initdiag.schemes import Scheme, expected_name, scheme_names
-from initdiag.schemes.plan import DISTRIBUTIONS
+from initdiag.schemes.answers import DISTRIBUTIONS
 
 
 def init_faults(init: Mapping[str, Any]) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from initdiag.config.fields import LARGEST, NotNegative, Positive, Section, Value
 from initdiag.schemes import Draw, Role
-from initdiag.schemes.plan import DISTRIBUTIONS
+from initdiag.schemes.answers import DISTRIBUTIONS
 
 
 class OwnDraw(Section):

@@ -55,12 +55,6 @@ def sentence(error: ErrorDetails, path: Path, value: object) -> str:
     return _wrong_kind(error, value)
 
 
-def telling(error: ErrorDetails) -> bool:
-    """Whether an error says more than that the value has another type."""
-    kind = error["type"]
-    return kind in _BOUNDS or kind in ("formula", "finite_number", "missing", "extra_forbidden", "invalid_key")
-
-
 def _wrong_kind(error: ErrorDetails, value: object) -> str:
     at = find(error["loc"])
     if at.field is None and at.annotation is None:

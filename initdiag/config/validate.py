@@ -16,7 +16,7 @@ from initdiag.config.formula_faults import formula_faults
 from initdiag.config.init import Init
 from initdiag.config.init_faults import init_faults
 from initdiag.config.schema import Config
-from initdiag.config.sentences import sentence, telling, value_at
+from initdiag.config.sentences import sentence, value_at
 from initdiag.config.wording import show
 from initdiag.model import Architecture
 from initdiag.model.consistency import inconsistencies
@@ -67,8 +67,7 @@ def _told(details: Sequence[ErrorDetails], raw: Mapping[str, Any]) -> Iterator[F
     for detail, place in places:
         if any(union in meant and not fits(branch, value_at(raw, union)) for union, branch in place.branches):
             continue
-        if place.path not in told or telling(detail):
-            told[place.path] = detail
+        told.setdefault(place.path, detail)
     for path, detail in told.items():
         yield Fault(path, sentence(detail, path, value_at(raw, path)))
 

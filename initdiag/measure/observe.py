@@ -17,7 +17,8 @@ from initdiag.measure.logits import measure_logits
 from initdiag.measure.probes import LONGEST, probe
 from initdiag.measure.revival import dead_parameters
 from initdiag.measure.scaling import scaling_ratio, unscaled_stds
-from initdiag.measure.values import Branch, Measurements, ResidualMeasure, Wiring
+from initdiag.measure.sizes import sizes_seen
+from initdiag.measure.values import Measurements, ResidualMeasure, Wiring
 from initdiag.measure.watch import Watch
 from initdiag.measure.weights import measure_buffers, measure_parameters
 from initdiag.measure.wiring import wiring_of
@@ -79,14 +80,13 @@ def observe(subject: Subject, module: nn.Module, batch: TokenBatch, *, backward:
     )
 
 
-def survey(
-    subject: Subject, module: nn.Module, batch: TokenBatch
-) -> tuple[tuple[Parameter, ...], tuple[Branch, ...], Wiring]:
-    """Run the module once only to see how it is put together: its parameters' roles, its branches and its wiring."""
+def survey(subject: Subject, module: nn.Module, batch: TokenBatch) -> tuple[tuple[Parameter, ...], dict[str, float]]:
+    """Run the module once only to see how it is put together: its parameters' roles, and its sizes."""
     device = next(module.parameters()).device
     inputs, targets = torch.tensor(batch.inputs, device=device), torch.tensor(batch.targets, device=device)
     traced = _traced(subject, module, inputs, targets, False)
-    return traced.tracer.notes.parameters(module), traced.watch.measured_branches(), traced.wiring
+    roles, watch = traced.tracer.notes.parameters(module), traced.watch
+    return roles, sizes_seen(roles, watch.measured_branches(), traced.wiring, watch.heads, subject.vocab_size)
 
 
 def as_built(subject: Subject, roles: tuple[Parameter, ...], measured: tuple[ParameterMeasure, ...]) -> InitPlan:

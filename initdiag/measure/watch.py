@@ -16,7 +16,7 @@ from initdiag.measure.lens_values import HeadroomMeasure, RouterMeasure
 from initdiag.measure.statistics import as_sequences, largest, moments, variance, widened
 from initdiag.measure.values import AttentionMeasure, Branch, Read
 from initdiag.schemes.roles import layer_of
-from initdiag.trace import Addition, Attention, Callbacks, Reading, Routing
+from initdiag.trace import Addition, Attention, Callbacks, FusedAttention, Reading, Routing
 from initdiag.weightless.met import version
 
 NOTHING_YET = HeadroomMeasure(0.0, "")
@@ -53,6 +53,7 @@ class Watch:
     branches: list[Branch] = field(default_factory=list)
     reads: dict[int, Read] = field(default_factory=dict)
     attentions: list[AttentionMeasure] = field(default_factory=list)
+    heads: int = 0
     routers: dict[str, RouterMeasure] = field(default_factory=dict)
     embedding_variance: float = math.nan
     headroom: HeadroomMeasure = NOTHING_YET
@@ -141,6 +142,9 @@ class Watch:
         name = _module_of(_module_of(attention.source or "")) or f"attention {len(self.attentions) + 1}"
         logit_std, entropy_ratio = sharpness(attention)
         self.attentions.append(AttentionMeasure(name, layer_of(name), logit_std, entropy_ratio))
+        shape = attention.query.shape if isinstance(attention, FusedAttention) else attention.logits.shape
+        if not self.heads and len(shape) == 4:
+            self.heads = shape[1]
         self._at_most(largest_logit(attention), name)
 
     def read(self, reading: Reading) -> None:

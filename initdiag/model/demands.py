@@ -12,7 +12,7 @@ from initdiag.model.architecture import Architecture
 from initdiag.model.parameters import sizes
 from initdiag.schemes import Scheme
 from initdiag.schemes.formula import evaluate
-from initdiag.schemes.plan import formula_names
+from initdiag.schemes.settings import formula_names
 
 WORDS: dict[str, Any] = {"true": True, "false": False}
 BY_BRANCH = ("residual_multiplier", "stream_multiplier")

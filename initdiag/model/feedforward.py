@@ -60,6 +60,17 @@ class PerExpert(nn.Module):
         return F.linear(x, self.weight[expert], None if self.bias is None else self.bias[expert])
 
 
+class ChoiceBias(nn.Module):
+    """Added to the scores by which experts are chosen; moved by a rule, not by a gradient (arXiv 2408.15664)."""
+
+    def __init__(self, experts: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(experts), requires_grad=False)
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return scores + self.bias
+
+
 class Experts(nn.Module):
     """A mixture of experts: each token gets top_k of them, weighted by the router's scores, and the shared ones."""
 
@@ -69,6 +80,7 @@ class Experts(nn.Module):
         self.shape, self.moe = shape, shape.moe
         width, count, bias = self.moe.d_ff or shape.d_ff, self.moe.experts, shape.biases.mlp
         self.router = Linear(shape.d_model, count, shape.biases.router)
+        self.choice = ChoiceBias(count) if self.moe.choice_bias else nn.Identity()
         self.gate = PerExpert(count, shape.d_model, width, bias) if shape.gated else None
         self.input = PerExpert(count, shape.d_model, width, bias)
         self.out = PerExpert(count, width, shape.d_model, bias)
@@ -90,7 +102,7 @@ class Experts(nn.Module):
     def _route(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         moe = self.moe
         scores = torch.sigmoid(logits) if moe.score == "sigmoid" else torch.softmax(logits, dim=-1)
-        chosen = _within_groups(scores, moe.groups, moe.top_groups).topk(moe.top_k, dim=-1).indices
+        chosen = _within_groups(self.choice(scores), moe.groups, moe.top_groups).topk(moe.top_k, dim=-1).indices
         scores = scores.gather(-1, chosen)
         if moe.normalized:
             scores = scores / scores.sum(dim=-1, keepdim=True)
@@ -98,7 +110,7 @@ class Experts(nn.Module):
 
 
 def _within_groups(scores: Tensor, groups: int, top: int) -> Tensor:
-    """Put the scores of all but the best groups to zero: arXiv 2412.19437, section 2.1.2."""
+    """Put the scores of all but the best groups, by the sum of their two best, to zero: arXiv 2412.19437, 2.1.2."""
     if top == groups:
         return scores
     grouped = scores.unflatten(-1, (groups, -1))

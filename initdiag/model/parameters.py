@@ -99,6 +99,8 @@ def _experts(shape: Architecture, name: str, layer: int) -> Iterator[Parameter]:
     yield from _linear(f"{name}.router", Role.ROUTER, d_model, count, False, layer)
     if shape.biases.router:
         yield Parameter(f"{name}.router.bias", (count,), Role.ROUTER_BIAS, d_model, layer)
+    if moe.choice_bias:
+        yield Parameter(f"{name}.choice.bias", (count,), Role.ROUTER_BIAS, 1, layer)
     if shape.gated:
         yield from _linear(f"{name}.gate", Role.MLP_GATE, d_model, width, bias, layer, count)
     yield from _linear(f"{name}.input", Role.MLP_IN, d_model, width, bias, layer, count)

@@ -9,8 +9,8 @@ from initdiag.model.architecture import Architecture, of_branch
 from initdiag.model.demands import demanded
 from initdiag.model.parameters import parameters, sizes
 from initdiag.schemes import Constant, InitPlan, PlannedParameter, Role, Scheme, make_plan
-from initdiag.schemes.plan import settings_of
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
+from initdiag.schemes.settings import settings_of
 
 
 def planned(

@@ -71,6 +71,11 @@ class Experts(_Part):
         description="the scores of the chosen are divided by their sum (a softmax over the chosen)",
     )
     route_scale: float = Field(default=1.0, gt=0, le=1e6, description="multiplies the scores after that")
+    choice_bias: bool = Field(
+        default=False,
+        description="a number for each expert is added to its score, for the choice only (DeepSeek-V3); no gradient "
+        "trains it",
+    )
     groups: int = Field(default=1, ge=1, le=2**10, description="the experts stand in so many groups (DeepSeek-V3)")
     top_groups: int = Field(
         default=1, ge=1, le=2**10, description="groups to choose from, by the sum of their two best scores"

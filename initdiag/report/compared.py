@@ -8,16 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.cells import cell_len
 
 from initdiag.report.facts import Fact, shown, size
-from initdiag.report.header import engines_compared
+from initdiag.report.header import demands_compared, engines_compared
 from initdiag.report.layout import DEFAULT_WIDTH, GAP, SEVERITY_COLORS, Column, colored, paragraph, table
 from initdiag.report.numbers import number, setting, sparkline, spread
 from initdiag.report.report import Report, Run
-from initdiag.report.scheme_words import written
+from initdiag.report.scheme_words import plan_in_short, written
 from initdiag.report.style import Style
 from initdiag.rules import Finding, Severity
 from initdiag.schemes import SCHEMES, Role
 
 SPARK = 12
+SIDE_BY_SIDE = 3  # schemes whose formulas are readable beside each other at 80 columns
 
 Groups = Mapping[str, Sequence[Run]]
 
@@ -36,7 +37,7 @@ def compared(report: Report, style: Style) -> str:
                     f"{size(first)}; tokens: {first.batch.describe()}",
                     style,
                 ),
-                *(paragraph(line, style) for line in engines_compared(groups)),
+                *(paragraph(line, style) for line in (*demands_compared(groups), *engines_compared(groups))),
             )
         )
     ]
@@ -104,6 +105,9 @@ def _tables(schemes: Sequence[str], labels: Sequence[str], rows: Sequence[Sequen
 def _differences(groups: Groups, style: Style) -> str:
     """List the roles that the schemes draw differently, as formulas, and the values of the schemes' parameters."""
     plans = [runs[0].subject.plan for runs in groups.values()]
+    if len(groups) > SIDE_BY_SIDE:
+        lines = [f"{scheme}: {'; '.join(plan_in_short(plan))}" for scheme, plan in zip(groups, plans, strict=True)]
+        return "\n".join(paragraph(line, style, indent="  ", first="") for line in ("drawn from, in numbers:", *lines))
     rows = []
     for role in Role:
         drawn = [tuple(entry.distribution for entry in plan.with_role(role)) for plan in plans]

@@ -8,7 +8,7 @@ from initdiag.errors import PlanError
 from initdiag.report.formulas import is_number, names_in, spelled_out
 from initdiag.schemes import Scheme
 from initdiag.schemes.formula import evaluate
-from initdiag.schemes.plan import formula_names
+from initdiag.schemes.settings import formula_names
 
 # field of the reference Transformer -> what its number is, in a forward pass
 NUMBERS = {

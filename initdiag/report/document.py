@@ -8,6 +8,7 @@ from typing import Any
 
 from initdiag.errors import Location, Option
 from initdiag.report import document_model as model
+from initdiag.report.header import demanded
 from initdiag.report.report import Report, Run
 from initdiag.rules import Finding
 
@@ -35,6 +36,7 @@ def _run(run: Run, command: str) -> dict[str, Any]:
         "name": run.subject.name,
         "scheme": run.scheme,
         "scheme_parameters": dict(run.subject.plan.settings),
+        "scheme_demands": list(demanded(run)),
         "seed": run.seed,
         "engine": run.engine,
         "engine_reason": run.why,

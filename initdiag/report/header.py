@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from initdiag.report.demands import demands_with_numbers
 from initdiag.report.facts import size
 from initdiag.report.numbers import abridged, counted, layers, settings
 from initdiag.report.report import Run
 from initdiag.rules import Severity
+from initdiag.schemes import SCHEMES
 from initdiag.subjects import InitHistory
 from initdiag.subjects.subject import without_layers
 
-PLACEMENTS = {"pre": "pre-norm", "post": "post-norm", "sandwich": "sandwich norm", "none": "no norms on the branches"}
+PLACEMENTS = {
+    "pre": "pre-norm",
+    "post": "post-norm",
+    "sandwich": "sandwich norm",
+    "reordered": "norms on the branches' outputs",
+    "none": "no norms on the branches",
+}
 
 EXACT = "exact in distribution: its numbers are drawn as a dense run's are, but aren't the same for one seed"
 ASYMPTOTIC = "since entries are uniform or truncated, and products Gaussian only up to about 1/width"
@@ -22,6 +30,7 @@ def header_lines(run: Run) -> tuple[str, ...]:
     """Return the lines, not wrapped."""
     return (
         f"{run.subject.target}: {drawn_by(run)}, seed {run.seed}",
+        *demanded(run),
         size(run),
         *(line for line in (wiring(run), init_code_seen(run)) if line),
         f"tokens: {run.batch.describe()}",
@@ -66,10 +75,27 @@ def engines_compared(groups: Mapping[str, Sequence[Run]]) -> tuple[str, ...]:
     return (*common, *own)
 
 
+def demands_compared(groups: Mapping[str, Sequence[Run]]) -> tuple[str, ...]:
+    """Return what each scheme of a comparison changed in the forward pass."""
+    return tuple(f"{scheme}: {line}" for scheme, runs in groups.items() for line in demanded(runs[0]))
+
+
 def drawn_by(run: Run) -> str:
     """Return the scheme with its parameters, or 'as built'."""
     said = settings(run.subject.plan.settings)
     return scheme_in_words(run) + (f" ({said})" if said else "")
+
+
+def demanded(run: Run) -> tuple[str, ...]:
+    """Return what the scheme changed in the forward pass; of a module, what its code would have to do."""
+    subject = run.subject
+    if subject.architecture is not None:
+        return (f"the scheme changed the model: {', '.join(subject.demands)}",) if subject.demands else ()
+    scheme = SCHEMES.get(subject.plan.scheme)
+    if scheme is None or not scheme.forward:
+        return ()
+    asked = "; ".join(demands_with_numbers(scheme, {}, subject.plan.settings))
+    return (f"the scheme also wants of the module's own forward, and nobody checked that it does it: {asked}",)
 
 
 def scheme_in_words(run: Run) -> str:

@@ -10,9 +10,9 @@ from initdiag.errors import PlanError, printable
 from initdiag.report.demands import calibration, demands_with_numbers
 from initdiag.report.init_names import name_patterns
 from initdiag.report.init_numbers import Numbers, depends_on_depth, sizes_of
-from initdiag.report.init_packed import function_name, packed_function, pieces_of
+from initdiag.report.init_packed import function_name, packed_function
 from initdiag.report.init_rows import WIDTH, loop_for, quoted, role_names, row_for, rule_for
-from initdiag.schemes import SCHEMES, InitPlan, Scheme
+from initdiag.schemes import SCHEMES, InitPlan, Packed, Scheme
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 
 
@@ -26,18 +26,19 @@ def init_code(plan: InitPlan, name: str, scheme: Scheme | None = None, sizes: Ma
     Args:
         name: of the model, for the docstring.
         scheme: of the plan, where it isn't one of SCHEMES. Its formulas are written where they give the plan's
-            numbers, and it answers for the rows of packed matrices.
+            numbers.
         sizes: what formulas may use, as far as it is known; the shapes of the plan tell some of it.
 
     Raises:
-        PlanError: a name has a '*' in it, or the scheme can't answer for the rows of a packed matrix.
+        PlanError: a name has a '*' in it.
     """
     scheme = scheme or SCHEMES.get(plan.scheme)
     if odd := [entry.parameter.name for entry in plan.entries if "*" in entry.parameter.name]:
         raise PlanError(f"can't write code for the parameter '{printable(odd[0])}'; expected a name without '*'")
     sizes = {**sizes_of(plan), **(sizes or {})}
     n_layers = len({entry.parameter.layer for entry in plan.entries} - {None})
-    pieces = {entry.parameter.name: pieces_of(entry, plan, scheme, sizes) for entry in plan.entries}
+    drawn = {entry.parameter.name: entry.distribution for entry in plan.entries}
+    pieces = {name: one.pieces if isinstance(one, Packed) else () for name, one in drawn.items()}
     patterns = name_patterns(plan.entries, pieces)
     # what is there once per layer, a residual projection if possible, tells at run time that the depth is another
     once = [p for p in patterns if p.each is None and "*" in p.text and len(p.entries) == n_layers]

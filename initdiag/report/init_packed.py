@@ -3,86 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
 from itertools import pairwise
 
 from initdiag.report.init_numbers import Numbers
 from initdiag.report.init_rows import WIDTH, broken, call_for, numbers_of
-from initdiag.schemes import (
-    AsFound,
-    Distribution,
-    InitPlan,
-    Orthogonal,
-    Parameter,
-    PlannedParameter,
-    Role,
-    Scheme,
-    make_plan,
-)
+from initdiag.schemes import AsFound, Orthogonal, Parameter, Part
+from initdiag.schemes.distributions import Piece
 
 Ranges = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Rows that are drawn alike."""
-
-    role: Role
-    rows: Ranges
-    distribution: Distribution
-
-
-def pieces_of(
-    entry: PlannedParameter, plan: InitPlan, scheme: Scheme | None, sizes: Mapping[str, float]
-) -> tuple[Piece, ...]:
-    """Return the rows of a packed matrix, by role; none where all are drawn alike.
-
-    Each role is asked as if its rows were a matrix of their own: fan_out is how many they are.
-    """
-    parameter, parts = entry.parameter, entry.parameter.parts
-    if scheme is None or isinstance(entry.distribution, AsFound):
-        return ()
-    if all(scheme.roles.get(part.role) == scheme.roles.get(parameter.role) for part in parts):
-        return ()
-    pieces = [
-        Piece(part.role, part.rows, _answer(_alone(parameter, part.role, part.rows), plan, scheme, sizes))
-        for part in parts
-    ]
-    if rest := _rest(parameter):
-        pieces.append(
-            Piece(parameter.role, rest, _answer(_alone(parameter, parameter.role, rest), plan, scheme, sizes))
-        )
-    return tuple(pieces) if any(piece.distribution != entry.distribution for piece in pieces) else ()
-
-
-def _answer(parameter: Parameter, plan: InitPlan, scheme: Scheme, sizes: Mapping[str, float]) -> Distribution:
-    if parameter.role not in scheme.roles:
-        return AsFound(0.0)
-    return make_plan(scheme, [parameter], sizes, plan.settings).entries[0].distribution
-
-
-def _alone(parameter: Parameter, role: Role, rows: Ranges) -> Parameter:
-    """Return rows of a packed matrix as a parameter of their own."""
-    shape = list(parameter.shape)
-    shape[_axis(parameter)] = sum(stop - start for start, stop in rows)
-    return replace(parameter, shape=tuple(shape), role=role, parts=())
-
-
-def _axis(parameter: Parameter) -> int:
-    """Return the axis of the outputs: the last of a vector and of (…, inputs, outputs), else the last but one."""
-    return -1 if parameter.transposed or len(parameter.shape) == 1 else -2
-
-
-def _rest(parameter: Parameter) -> Ranges:
-    """Return the rows that belong to no part."""
-    rest, end = [], 0
-    outputs = parameter.shape[_axis(parameter)]
-    for start, stop in [*sorted(rows for part in parameter.parts for rows in part.rows), (outputs, outputs)]:
-        if start > end:
-            rest.append((end, start))
-        end = max(end, stop)
-    return tuple(rest)
 
 
 def function_name(parts: tuple[Piece, ...], functions: list[str]) -> str:
@@ -94,7 +23,7 @@ def function_name(parts: tuple[Piece, ...], functions: list[str]) -> str:
 
 def packed_function(function: str, parameter: Parameter, parts: tuple[Piece, ...], numbers: Numbers) -> Iterator[str]:
     """Yield the function that draws a packed matrix, part by part."""
-    dims, axis = len(parameter.shape), _axis(parameter)
+    dims, axis = len(parameter.shape), parameter.axis
     outputs = parameter.shape[axis]
     before = {1: "", 2: ":, " if axis == -1 else ""}.get(dims, "..., ")
     after = ", :" if dims > 2 and axis == -2 else ""
@@ -106,7 +35,7 @@ def packed_function(function: str, parameter: Parameter, parts: tuple[Piece, ...
             rows = ", ".join(f"{start}:{stop}" for start, stop in part.rows)
             yield from textwrap.wrap(f"{part.role} is left as it is: {rows}", WIDTH - 10, initial_indent="        # ")
             continue
-        written = numbers_of(part.distribution, _alone(parameter, part.role, part.rows), part.role, numbers)
+        written = numbers_of(part.distribution, parameter.alone(Part(part.role, part.rows)), part.role, numbers)
         stride = _stride(part.rows)
         start, stop = part.rows[0]
         end = outputs if stride and len(range(start, outputs, stride)) == len(part.rows) else part.rows[-1][1]

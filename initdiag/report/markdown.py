@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from initdiag.report.branches import branch_table
 from initdiag.report.compared import by_scheme, comparison_rows
 from initdiag.report.facts import fact_cells, size
-from initdiag.report.header import engine_lines, engines_compared, init_code_seen, scheme_in_words, wiring
+from initdiag.report.header import (
+    demanded,
+    demands_compared,
+    engine_lines,
+    engines_compared,
+    init_code_seen,
+    scheme_in_words,
+    wiring,
+)
 from initdiag.report.layout import Column
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
@@ -24,7 +32,7 @@ def render(report: Report, style: Style) -> str:
 
 def _run(run: Run) -> str:
     branches, weights = branch_table(run), weight_rows(run)
-    seen = [line for line in (wiring(run), init_code_seen(run), *engine_lines(run)) if line]
+    seen = [line for line in (*demanded(run), wiring(run), init_code_seen(run), *engine_lines(run)) if line]
     return (
         f"### initdiag: {run.verdict.upper()} {_escape(run.subject.target)}\n\n"
         f"{_sentence(scheme_in_words(run))}, seed {run.seed}; {_escape(size(run))}; "
@@ -62,7 +70,7 @@ def _comparison(report: Report) -> str:
     picked = f"\n**Pick: {report.pick.scheme}**: {_escape(report.pick.why)}\n" if report.pick else ""
     return (
         f"### initdiag: schemes compared on {_escape(first.subject.target)}\n\n"
-        + "".join(f"{_sentence(_escape(line))}\n\n" for line in engines_compared(groups))
+        + "".join(f"{_sentence(_escape(line))}\n\n" for line in (*demands_compared(groups), *engines_compared(groups)))
         + _table(("", *groups), rows, "l" + "r" * len(groups))
         + picked
         + "".join(f"\n#### {scheme}\n\n{_findings(_once(runs))}" for scheme, runs in groups.items() if _once(runs))

@@ -13,7 +13,7 @@ from initdiag.report.layout import Column, paragraph, table
 from initdiag.report.names import parts_in_words, pattern, role_of, starred
 from initdiag.report.numbers import number, parameters, settings
 from initdiag.report.style import Style
-from initdiag.schemes import AsFound, Constant, Distribution, Normal, Orthogonal, Truncated, Uniform
+from initdiag.schemes import AsFound, Constant, Distribution, Normal, Orthogonal, Packed, Truncated, Uniform
 from initdiag.subjects import Subject
 
 FORMATS = ("table", "json")
@@ -112,6 +112,8 @@ def _drawn(distribution: Distribution) -> str:
             return f"O {number(distribution.std)}"
         case Constant(value=value):
             return f"= {value:g}"
+        case Packed(pieces=pieces):
+            return ", ".join(dict.fromkeys(_drawn(piece.distribution) for piece in pieces))
         case AsFound():
             return "as found"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from initdiag.errors import PlanError
 from initdiag.report.formulas import is_number, names_in, spelled_out
-from initdiag.schemes import Draw, Role, Scheme, Truncated
+from initdiag.schemes import Draw, InitPlan, Role, Scheme, Truncated
 from initdiag.schemes.formula import evaluate
 from initdiag.schemes.roles import EMBEDDINGS, INPUT_PROJECTIONS, LINEAR_WEIGHTS, RESIDUAL_PROJECTIONS
 from initdiag.schemes.scheme import PLAIN
@@ -75,6 +75,26 @@ def in_short(scheme: Scheme, space: str = " ") -> tuple[str, ...]:
         told.append(", ".join(numbers))
     if scheme.forward:
         told.append(f"forward: {', '.join(scheme.forward)}")
+    return tuple(told)
+
+
+def plan_in_short(plan: InitPlan) -> tuple[str, ...]:
+    """Return what a plan draws, in numbers: 'all N(0.02)', 'out N(0.008) … N(0.004)' from the first layer to the last.
+
+    Of norms, biases and multipliers only what isn't usual is told.
+    """
+    told: list[str] = []
+    for usual, roles in ((False, WEIGHTS), (True, tuple(PLAIN))):
+        drawn: dict[str, list[Role]] = {}
+        there = [role for role in roles if plan.with_role(role)]
+        for role in there:
+            words = [str(entry.distribution) for entry in plan.with_role(role)]
+            text = " … ".join(dict.fromkeys((words[0], words[-1])))
+            if not usual or text != str(PLAIN[role]):
+                drawn.setdefault(text, []).append(role)
+        for text, alike in drawn.items():
+            every = not usual and 2 * len(alike) > len(there)
+            told.insert(0 if every else len(told), f"{'all' if every else ', '.join(_named(alike, there))} {text}")
     return tuple(told)
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from initdiag.errors import UsageError, did_you_mean, printable
 from initdiag.schemes.custom import CUSTOM, with_roles
 from initdiag.schemes.depth import DEPTH_SCHEMES
-from initdiag.schemes.distributions import AsFound, Constant, Distribution, Normal, Orthogonal, Truncated, Uniform
+from initdiag.schemes.distributions import (
+    AsFound,
+    Constant,
+    Distribution,
+    Normal,
+    Orthogonal,
+    Packed,
+    Truncated,
+    Uniform,
+)
 from initdiag.schemes.entry_points import offered, offered_scheme
 from initdiag.schemes.gpt2 import GPT2_SCHEMES
 from initdiag.schemes.llama import LLAMA_SCHEMES
@@ -13,7 +22,8 @@ from initdiag.schemes.megatron import MEGATRON_SCHEMES
 from initdiag.schemes.mup import MUP_SCHEMES
 from initdiag.schemes.olmo import OLMO_SCHEMES
 from initdiag.schemes.original import ORIGINAL_SCHEMES
-from initdiag.schemes.plan import InitPlan, Parameter, Part, PlannedParameter, make_plan
+from initdiag.schemes.parameter import Parameter, Part
+from initdiag.schemes.plan import InitPlan, PlannedParameter, make_plan
 from initdiag.schemes.pytorch import PYTORCH_SCHEMES
 from initdiag.schemes.roles import Role
 from initdiag.schemes.scheme import Draw, Scheme
@@ -80,6 +90,7 @@ __all__ = [
     "InitPlan",
     "Normal",
     "Orthogonal",
+    "Packed",
     "Parameter",
     "Part",
     "PlannedParameter",

@@ -9,7 +9,10 @@ QR decomposition.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from initdiag.schemes.roles import Role
 
 
 @dataclass(frozen=True)
@@ -120,6 +123,47 @@ class Constant:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Outputs of a packed matrix that are drawn alike; `rows` are (start, stop) pairs over its outputs."""
+
+    role: Role
+    rows: tuple[tuple[int, int], ...]
+    distribution: Distribution
+
+    @property
+    def outputs(self) -> int:
+        return sum(stop - start for start, stop in self.rows)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A matrix whose outputs are drawn differently by what they are for (q, k and v in one), each piece for itself.
+
+    `axis` is that of the outputs: -2, or -1 where it is stored (inputs, outputs). std and kurtosis are those of all
+    entries together: moments of a mixture, weighted with the number of outputs.
+    """
+
+    pieces: tuple[Piece, ...]
+    axis: int
+
+    @property
+    def std(self) -> float:
+        return math.sqrt(self._mean(lambda one: one.std**2))
+
+    @property
+    def kurtosis(self) -> float:
+        fourth = self._mean(lambda one: one.kurtosis * one.std**4 if one.std else 0.0)
+        return fourth / self.std**4 if self.std else math.nan
+
+    def _mean(self, value: Callable[[Distribution], float]) -> float:
+        outputs = sum(piece.outputs for piece in self.pieces)
+        return math.fsum(piece.outputs * value(piece.distribution) for piece in self.pieces) / outputs
+
+    def __str__(self) -> str:
+        return ", ".join(f"{piece.role} {piece.distribution}" for piece in self.pieces)
+
+
+@dataclass(frozen=True)
 class AsFound:
     """What a tensor was found to hold where nobody declared what it should: never drawn, never judged."""
 
@@ -130,4 +174,4 @@ class AsFound:
         return f"as found, std {self.std:.4g}"
 
 
-Distribution = Normal | Uniform | Truncated | Orthogonal | Constant | AsFound
+Distribution = Normal | Uniform | Truncated | Orthogonal | Constant | Packed | AsFound

@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 from initdiag.errors import UsageError, did_you_mean, printable
-from initdiag.schemes.plan import DISTRIBUTIONS
+from initdiag.schemes.answers import DISTRIBUTIONS
 from initdiag.schemes.roles import Role
 from initdiag.schemes.scheme import Draw, Scheme
 

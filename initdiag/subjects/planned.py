@@ -17,7 +17,7 @@ def plan_by_role(
     scheme: Scheme,
     roles: Sequence[Parameter],
     sizes: Mapping[str, float],
-    given: Mapping[str, float],
+    given: Mapping[str, float | str],
     module: nn.Module,
 ) -> InitPlan:
     """Plan a module's parameters.

@@ -209,7 +209,6 @@ HUGGING_FACE: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
         "mpt-7b": ("MptForCausalLM", {"vocab_size": 50432, "d_model": 4096, "n_layers": 32, "n_heads": 32}),
         "llama-3-8b": ("LlamaForCausalLM", shape(128256, 4096, 32, 32, 8, 14336)),
         "llama-3.2-1b": ("LlamaForCausalLM", shape(128256, 2048, 16, 32, 8, 8192, **TIED)),
-        "smollm2-135m": ("LlamaForCausalLM", shape(49152, 576, 30, 9, 3, 1536, **TIED)),
         "mistral-7b-v0.3": ("MistralForCausalLM", shape(32768, 4096, 32, 32, 8, 14336)),
         "mixtral-8x7b": ("MixtralForCausalLM", shape(32000, 4096, 32, 32, 8, 14336)),
         "gemma-2b": ("GemmaForCausalLM", shape(256000, 2048, 18, 8, 1, 16384, head_dim=256)),
@@ -237,7 +236,6 @@ HUGGING_FACE: Mapping[str, tuple[str, Mapping[str, Any]]] = MappingProxyType(
             },
         ),
         "gpt-oss-20b": ("GptOssForCausalLM", {"num_hidden_layers": 24, "num_local_experts": 32}),
-        "gpt-oss-120b": ("GptOssForCausalLM", {}),
     }
 )
 
@@ -255,6 +253,6 @@ def test_the_class_of_transformers_counts_the_same(name: str) -> None:
         config = made.config_class(pad_token_id=None, bos_token_id=1, eos_token_id=2, **given)
         with torch.device("meta"):
             module = made(config)
-    # DeepSeek's own code has its correction biases among the parameters, transformers among the buffers
+    # DeepSeek's own code has the biases of the choice of experts among the parameters, transformers among the buffers
     kept = [buffer for at, buffer in module.named_buffers() if at.endswith("e_score_correction_bias")]
     assert sum(tensor.numel() for tensor in (*module.parameters(), *kept)) == COUNTS[name]

@@ -27,7 +27,7 @@ from initdiag.schemes import (
     Uniform,
     make_plan,
 )
-from initdiag.schemes.plan import DISTRIBUTIONS
+from initdiag.schemes.answers import DISTRIBUTIONS
 
 Lines = Callable[..., list[str]]
 

@@ -17,19 +17,13 @@ from initdiag.config.starter import starter_text, write_starter
 from initdiag.config.validate import validate
 from initdiag.config.yaml import parse
 from initdiag.errors import ConfigError, UsageError
-from initdiag.model import parameters
-from initdiag.model.parameters import sizes
-from initdiag.schemes import make_plan, scheme_named
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema.json_schema())
 
 
 def test_the_names() -> None:
-    assert list(presets.names()) == sorted(presets.names())
-    assert set(presets.names()) >= {
-        "bad", "gpt2", "gpt2-medium", "llama-3-70b", "llama-3.1-405b", "llama-like", "nanogpt", "tiny", "tiny-untied",
-        "transformer-original",
-    }  # fmt: skip
+    assert presets.names() == tuple(sorted(path.stem for path in presets.folder().glob("*.yaml")))
+    assert {"bad", "gpt2", "llama-3-8b", "llama-3.1-405b", "tiny", "tiny-untied"} < set(presets.names())
     with pytest.raises(
         UsageError, match=r"^no shipped config 'gpt3'; expected one of the \d+ that .* \(did you mean 'gpt2'"
     ):
@@ -46,28 +40,13 @@ def test_an_installed_package_has_them_inside(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("name", presets.names())
 def test_every_shipped_config(name: str) -> None:
+    """What it says is checked in test_counts.py."""
     text = presets.path_of(name).read_text(encoding="utf-8")
     assert text.startswith("# yaml-language-server: $schema=initdiag.schema.json\n# ")
+    assert max(map(len, text.splitlines())) <= 120
     VALIDATOR.validate(parse(text, name).value)
-    config = load(name).config
-    listed = tuple(parameters(config.model))
-    count = sum(parameter.numel for parameter in listed)
-    assert f"{count:,} parameters" in text.replace("\n# ", " "), "the comment names the parameter count"
-    make_plan(scheme_named(config.init.scheme), listed, sizes(config.model), config.init.parameters)
-
-
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        ("gpt2", 124_439_808),
-        ("gpt2-medium", 354_823_168),
-        ("nanogpt", 124_373_760),
-        ("llama-3-70b", 70_553_706_496),
-        ("llama-3.1-405b", 405_853_388_800),
-    ],
-)
-def test_published_parameter_counts(name: str, count: int) -> None:
-    assert sum(parameter.numel for parameter in parameters(load(name).config.model)) == count
+    keys = [line.partition(":")[0] for line in text.splitlines() if line and line[0] not in "# "]
+    assert keys in (["about", "model", "init"], ["about", "model", "init", "tokens"])
 
 
 def test_the_committed_schema_is_that_of_the_code() -> None:

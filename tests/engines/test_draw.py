@@ -191,7 +191,7 @@ def test_the_outermost_number_too(cut: float, sigma: float, monkeypatch: pytest.
     """The one that is drawn once in 2^25 times: rounding doesn't take it over the bound."""
     monkeypatch.setattr(draw_module, "_uniform_", lambda x, bound, *_: x.fill_(bound))
     found = float(drawn(one(Truncated(sigma, cut), 64))["a.weight"].max())
-    assert (1 - 3e-6) * cut * sigma < found <= float(torch.tensor(cut * sigma)) or cut == 4.9 and found > 4.8 * sigma
+    assert (1 - 3e-6) * cut * sigma < found <= float(torch.tensor(cut * sigma)) or (cut == 4.9 and found > 4.8 * sigma)
 
 
 @pytest.mark.parametrize("law", [Normal(1.0), Uniform(1.0), Truncated(1.0, 2.0), Truncated(1.0, 5.0)], ids=str)

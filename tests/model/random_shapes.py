@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 
 from initdiag.model.architecture import Architecture
@@ -49,7 +50,7 @@ def fields(r: Random) -> Fields:
         "attention_softcap": maybe(0.3, 5.0),
         "attention_sinks": maybe(True, False),
         "tied": tied,
-        "biases": maybe(True, False, biases(r, moe is not None, not tied), biases(r, moe is not None, not tied)),
+        "biases": r.choice((None, True, False, *(biases(r, moe is not None, not tied) for _ in range(3)))),
         "embedding_multiplier": maybe(0.5, "sqrt(d_model)"),
         "residual_multiplier": maybe(0.8, "1.4 / sqrt(n_layers)", "1 / sqrt(branch + layer)", each(r, n_layers)),
         "stream_multiplier": maybe(0.8, "(2 * n_layers) ** 0.25", "layer + branch / 7", each(r, n_layers)),
@@ -110,6 +111,11 @@ def biases(r: Random, with_experts: bool, untied: bool) -> Fields:
 def each(r: Random, n_layers: int) -> tuple[float, ...]:
     """A multiplier for each branch."""
     return tuple(r.choice((0.4, 0.9, 1.5)) for _ in range(2 * n_layers))
+
+
+def examples(count: int) -> settings:
+    """The same each time. No shrinking: a smaller seed makes no simpler architecture."""
+    return settings(max_examples=count, derandomize=True, deadline=None, database=None, phases=(Phase.generate,))
 
 
 # evenly random, as hypothesis's own choices are not: two in a hundred would be parallel_shared

@@ -141,11 +141,11 @@ def test_a_shorter_sequence_gives_the_same_logits(wiring: str) -> None:
     torch.testing.assert_close(module(ids[1:]), module(ids)[1:], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("head", [{"tied": True}, {"tied": False}, {"tied": False, "biases": {"head": True}}], ids=str)
 @pytest.mark.parametrize("rows", [slice(0, 97), slice(0, 1), slice(13, 50), slice(90, 97), slice(None)], ids=str)
 @torch.no_grad()
-def test_logits_of_rows_are_a_slice_of_the_forward(rows: slice, tied: bool) -> None:
-    module, ids = in_float64(tied=tied), random_ids()
+def test_logits_of_rows_are_a_slice_of_the_forward(rows: slice, head: dict[str, Any]) -> None:
+    module, ids = in_float64(**head), random_ids()
     states = module.states(ids)
     assert states.shape == (2, 17, 32)
     torch.testing.assert_close(module.logits(states, rows), module(ids)[..., rows], rtol=0, atol=1e-13)

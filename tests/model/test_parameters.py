@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from initdiag.model import Architecture, parameters, sizes
 from initdiag.model.transformer import Transformer
 from initdiag.schemes import Role
-from tests.model.random_shapes import shapes
+from tests.model.random_shapes import examples, shapes
 from tests.small_models import WIRINGS, architecture
 
 
@@ -49,7 +49,7 @@ ROLES = {
 }
 
 
-@settings(max_examples=70, derandomize=True, deadline=None, database=None)
+@examples(70)
 @given(shapes)
 def test_all_that_is_known_of_a_parameter_is_so(shape: Architecture) -> None:
     """Names, order, shapes; roles, layers and inputs."""

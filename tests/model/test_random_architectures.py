@@ -5,23 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from initdiag.model.architecture import Architecture
 from initdiag.model.transformer import Transformer
 from tests.model import plain
-from tests.model.random_shapes import given_fields, shapes
+from tests.model.random_shapes import examples, given_fields, shapes
 from tests.small_models import shaken
 
 EXACT = 1e-9  # of the largest logit: some hundred roundings of float64, 1e-16 each, and norms that divide by small rms
 # tables of positions are float32 in every dtype: angles of up to 6 radians are off by a few times 6 · 2^-24 = 4e-7
 OF_TABLES = 1e-4
-
-
-def random(**repeats: Any) -> Any:
-    return settings(derandomize=True, deadline=None, database=None, **repeats)
 
 
 def in_float64(shape: Architecture) -> Transformer:
@@ -39,7 +35,7 @@ def largest(x: Tensor) -> float:
     return max(1.0, float(x.abs().max()))
 
 
-@random(max_examples=50)
+@examples(50)
 @given(shapes)
 @torch.no_grad()
 def test_beside_the_plain_implementation(shape: Architecture) -> None:
@@ -51,7 +47,7 @@ def test_beside_the_plain_implementation(shape: Architecture) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest(expected))
 
 
-@random(max_examples=30)
+@examples(30)
 @given(shapes, st.data())
 @torch.no_grad()
 def test_logits_of_rows_and_no_token_sees_a_later_one(shape: Architecture, data: st.DataObject) -> None:
@@ -70,7 +66,7 @@ def test_logits_of_rows_and_no_token_sees_a_later_one(shape: Architecture, data:
     torch.testing.assert_close(module(ids[:, :position]), before[:, :position], rtol=0, atol=EXACT * largest(before))
 
 
-@random(max_examples=50)
+@examples(50)
 @given(given_fields)
 def test_what_was_given_makes_the_same_architecture_again(given: dict[str, Any]) -> None:
     shape = Architecture(**given)
@@ -84,7 +80,7 @@ def test_every_field_is_drawn() -> None:
     """The tests above look at all fields: some of their architectures give each."""
     seen: set[str] = set()
 
-    @random(max_examples=100)
+    @examples(100)
     @given(given_fields)
     def look(given: dict[str, Any]) -> None:
         seen.update(given)

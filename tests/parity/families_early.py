@@ -214,7 +214,8 @@ def halved(rows: Tensor, heads: int) -> Tensor:
     """Put features that turn with their neighbours, 0 with 1, where they turn with features half a width away."""
     width = len(rows) // heads
     order = [*range(0, GPTJ_DIMS, 2), *range(1, GPTJ_DIMS, 2), *range(GPTJ_DIMS, width)]
-    return rows.unflatten(0, (heads, width))[:, order].flatten(0, 1)
+    reordered: Tensor = rows.unflatten(0, (heads, width))[:, order].flatten(0, 1)
+    return reordered
 
 
 def gptj(state: State) -> dict[str, Tensor]:

@@ -109,7 +109,7 @@ def test_what_branches_read(name: str) -> None:
     """The same, by more matrices on our side where theirs are packed; of experts, which read some of the tokens, only
     what the router reads."""
     for mine, theirs in pairs(name):
-        one, other = mine.reads, theirs.reads
+        one, other = list(mine.reads), list(theirs.reads)
         assert one
         assert other
         assert len({read.normed for read in (*one, *other)}) == 1

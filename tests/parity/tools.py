@@ -79,7 +79,8 @@ class Pair:
 def pair(family: Family) -> Pair:
     with quiet():
         theirs = shaken(family.theirs().double().eval())
-    return Pair(theirs, copied(family.model, ours_of(family, theirs)), ids(family))
+    own = {name: tensor.clone() for name, tensor in ours_of(family, theirs).items()}
+    return Pair(theirs, copied(family.model, own), ids(family))
 
 
 def ids(family: Family) -> Tensor:
@@ -115,7 +116,7 @@ def ours_of(family: Family, theirs: nn.Module) -> dict[str, Tensor]:
 
 
 def copied(model: Mapping[str, Any], state: Mapping[str, Tensor]) -> Transformer:
-    """Build our model with these weights.
+    """Build our model on these weights, which it then shares.
 
     Raises:
         RuntimeError: names or shapes of the parameters aren't those of `state`; nothing is broadcast.

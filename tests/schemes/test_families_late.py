@@ -26,8 +26,8 @@ from initdiag.schemes import (
 from initdiag.schemes.formula import evaluate
 from initdiag.schemes.llama import LLAMA_SCHEMES
 from initdiag.schemes.olmo import OLMO_SCHEMES
-from initdiag.schemes.plan import formula_names
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
+from initdiag.schemes.settings import formula_names
 from initdiag.schemes.speedrun import SPEEDRUN_SCHEMES
 from tests.small_models import architecture
 

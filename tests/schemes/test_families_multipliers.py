@@ -16,7 +16,7 @@ from initdiag.schemes import Constant, Distribution, InitPlan, Normal, Parameter
 from initdiag.schemes.depth import DEPTH_SCHEMES
 from initdiag.schemes.formula import evaluate
 from initdiag.schemes.mup import MUP_SCHEMES
-from initdiag.schemes.plan import formula_names, settings_of
+from initdiag.schemes.settings import formula_names, settings_of
 from tests.small_models import architecture
 
 SCHEMES = {scheme.name: scheme for scheme in (*MUP_SCHEMES, *DEPTH_SCHEMES)}
