@@ -166,11 +166,11 @@ def kept_weights(subject: Subject) -> Iterator[None]:
 @outside
 def planned(case: Case, settings: Settings, *, as_they_are: bool = False) -> Subject:
     """Plan a module's weights, by the config's scheme or as they are: one forward shows what every parameter is for."""
+    from initdiag.config import scheme_of
     from initdiag.engines import dense, weightless
     from initdiag.engines.choose import choose
     from initdiag.measure.observe import as_built, survey
     from initdiag.measure.weights import measure_parameters
-    from initdiag.schemes import scheme_named
     from initdiag.subjects.planned import plan_by_role
 
     init, subject = case.file.config.init, case.subject
@@ -183,7 +183,7 @@ def planned(case: Case, settings: Settings, *, as_they_are: bool = False) -> Sub
         roles, sizes = dense.forward(subject, weights, case.batch, survey)
     if as_they_are:
         return replace(subject, plan=as_built(subject, roles, measure_parameters(weights.module)))
-    plan = plan_by_role(scheme_named(init.scheme), roles, sizes, init.parameters, weights.module)
+    plan = plan_by_role(scheme_of(init), roles, sizes, init.parameters, weights.module)
     return replace(subject, plan=plan)
 
 

@@ -163,6 +163,7 @@ WIRINGS: dict[str, dict[str, Any]] = {
             "first_dense": 1,
             "score": "sigmoid",
             "route_scale": 2.5,
+            "choice_bias": True,
             "groups": 4,
             "top_groups": 2,
         },

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from initdiag.cli import options
-from initdiag.cli.output import write
+from initdiag.cli.output import style_of, write
 from initdiag.errors import UsageError
 
 
@@ -24,14 +24,17 @@ def new(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Where to write it, e.g. my.yaml.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the shipped configs instead.")] = False,
+    color: options.Color = "auto",
     debug: options.Debug = False,
 ) -> None:
-    """Write a commented config to start from."""
-    from initdiag.config import preset_names
+    """Write a commented config to start from; with --list, see what is shipped: 'initdiag check NAME' takes these."""
     from initdiag.config.starter import write_starter
 
     if list_:
-        write("\n".join(preset_names()) + "\n")
+        from initdiag.config.presets import described
+        from initdiag.report.preset_list import preset_list
+
+        write(preset_list(described(), style_of(sys.stdout, color)))
         return
     if file is None:
         raise UsageError("no file to write; expected a name such as my.yaml, or --list")

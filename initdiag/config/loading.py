@@ -179,7 +179,7 @@ def _find(target: str) -> tuple[Path, str]:
     path = Path(target)
     try:
         if target and path.is_dir():
-            shipped = f" (the shipped config is {presets.path_of(target)})" if target in presets.names() else ""
+            shipped = f" (the shipped config is {presets.path_of(target)})" if target in presets.known() else ""
             hub = path / "config.json"
             said = f'; {hub} has no "model_type", by which it would be a Hugging Face config' if hub.is_file() else ""
             raise _stop(target, f"is a directory; expected a YAML file{shipped}{said}")
@@ -187,13 +187,13 @@ def _find(target: str) -> tuple[Path, str]:
             return path, target
     except OSError as error:  # a name that is too long, a folder without permission
         raise _stop(target, f"can't be read: {error.strerror}") from None
-    if target in presets.names():
+    if target in presets.known():
         path = presets.path_of(target)
         return path, as_typed(path)
     near = {file.stem: file.name for file in path.parent.glob("*.y*ml")} if path.suffix else {}
     stems = difflib.get_close_matches(path.stem, near, n=1)  # a common ending makes no two names alike
     guess = f" (did you mean '{near[stems[0]]}'?)" if stems else ""
-    guess = guess or did_you_mean(path.stem, presets.names())
+    guess = guess or did_you_mean(path.stem, presets.known())
     message = f"no such file, and no shipped config of that name; 'initdiag new --list' lists them{guess}"
     raise _stop(target or "''", message)
 

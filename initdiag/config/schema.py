@@ -70,7 +70,7 @@ class About(Section):
     source: str | None = Field(default=None, description="where its shape was read: files of public code, a paper")
     parameters: int | None = Field(default=None, ge=1, description="how many parameters were published for it")
     trained_with: str | None = Field(
-        default=None, description="the init that it was trained from, where that is known, if init says another"
+        default=None, description="the init that it was trained from, or that it is unknown and what init draws instead"
     )
 
 

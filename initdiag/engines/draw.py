@@ -16,7 +16,7 @@ from torch import Tensor
 from initdiag.engines.orthogonal import matrices, orthogonal_
 from initdiag.errors import PlanError
 from initdiag.schemes import AsFound, Constant, Distribution, InitPlan, Normal, Uniform
-from initdiag.schemes.distributions import Orthogonal, Truncated
+from initdiag.schemes.distributions import Orthogonal, Packed, Truncated
 from initdiag.weightless.normals import NEAR, generator_for, workers
 
 BLOCK = 2**18  # entries drawn at a time: 1 MiB of float32 stays in the cache between the draw and what follows
@@ -67,6 +67,9 @@ def _fill(tensor: Tensor, law: Distribution, seed: int, name: str) -> None:
     if isinstance(law, Constant):
         tensor.fill_(law.value)
         return
+    if isinstance(law, Packed):
+        _fill_pieces(tensor, law, seed, name)
+        return
     in_place = tensor.device.type == "cpu" and tensor.dtype == torch.float32 and tensor.is_contiguous()
     if isinstance(law, Orthogonal):
         whole = tensor if in_place else torch.empty(tensor.shape, dtype=torch.float32, device="cpu")
@@ -78,6 +81,20 @@ def _fill(tensor: Tensor, law: Distribution, seed: int, name: str) -> None:
         _each_block(whole, law, seed, name, in_place)
     if whole is not tensor:
         tensor.copy_(whole)
+
+
+def _fill_pieces(tensor: Tensor, law: Packed, seed: int, name: str) -> None:
+    """Draw each piece of a packed matrix as a matrix of its own, and put its outputs where they belong."""
+    for index, piece in enumerate(law.pieces):
+        shape = list(tensor.shape)
+        shape[law.axis] = piece.outputs
+        alone = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+        _fill(alone, piece.distribution, seed, f"{name}/{index}")
+        taken = 0
+        for start, stop in piece.rows:
+            rows = alone.narrow(law.axis, taken, stop - start)
+            tensor.narrow(law.axis, start, stop - start).copy_(rows)
+            taken += stop - start
 
 
 def _each_block(whole: Tensor, law: Distribution, seed: int, name: str, in_place: bool) -> None:

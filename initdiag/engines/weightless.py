@@ -19,13 +19,14 @@ from initdiag.engines.settings import Settings
 from initdiag.engines.sizes import is_large
 from initdiag.errors import RunError
 from initdiag.schemes import AsFound, Normal
-from initdiag.schemes.distributions import Orthogonal
+from initdiag.schemes.distributions import Orthogonal, Packed
 from initdiag.subjects import Subject
 from initdiag.tokens import TokenBatch
 from initdiag.weightless import Law, uniform_law
 from initdiag.weightless.blocks import Tell, in_blocks, silent
 from initdiag.weightless.budget import Budget, budget
 from initdiag.weightless.first_dispatch import spare_import
+from initdiag.weightless.law import law_of
 from initdiag.weightless.lazy import is_lazy, lazy_parameter
 from initdiag.weightless.met import OverwrittenError
 from initdiag.weightless.normals import Normals
@@ -91,10 +92,11 @@ def realize(
         without = parameter.is_meta or is_lazy(parameter)  # lazy: of a run before this one
         law = _law(subject, name, parameter, without, guessed)
         large = is_large(shape, tokens)
-        if large and without and _is_orthogonal(law):
+        why = _needs_entries(law)
+        if large and without and why:
             drawn[name] = math.prod(shape)
-            _need_room(subject, name, shape, dtype, room)
-        if law is not None and large and not _is_orthogonal(law):
+            _need_room(subject, name, shape, dtype, room, why)
+        if law is not None and large and not why:
             matrix = _without_ones(shape)
             sources[name] = Source(name, matrix, law, normals, room.allow, bases)
             made[id(parameter)] = lazy_parameter(sources[name], shape, dtype, parameter.requires_grad)
@@ -156,25 +158,31 @@ def _law(subject: Subject, name: str, parameter: nn.Parameter, without: bool, gu
     """
     if without and parameter.is_complex():
         raise RunError(f"{subject.name}: '{name}' holds complex numbers, which need --engine dense")
-    rows = _rows(tuple(parameter.shape))
+    shape = _without_ones(tuple(parameter.shape))
+    rows = math.prod(shape[:-1])
     if subject.drawn_by_us and not isinstance(subject.plan[name].distribution, AsFound):
-        return uniform_law(subject.plan[name].distribution, rows)
+        return law_of(subject.plan[name].distribution, shape)
     law = subject.laws.get(name)
     if law is None and without and not guessed:
         raise RunError(_unknown(subject, name))
     return uniform_law(GUESS, rows) if law is None and without else law
 
 
-def _is_orthogonal(law: Law | None) -> bool:
-    """Whether entries depend on each other, so that products can't stand for them."""
-    return law is not None and any(isinstance(piece.distribution, Orthogonal) for piece in law.pieces)
+def _needs_entries(law: Law | None) -> str:
+    """Say why products can't stand for a parameter's entries; '' where they can."""
+    drawn = [piece.distribution for piece in law.pieces] if law is not None else []
+    if any(isinstance(one, Orthogonal) for one in drawn):
+        return "its entries are not independent (orthogonal)"
+    if any(isinstance(one, Packed) for one in drawn):
+        return "its columns are drawn differently"
+    return ""
 
 
-def _need_room(subject: Subject, name: str, shape: tuple[int, ...], dtype: torch.dtype, room: Budget) -> None:
-    """Note that a parameter is made real because it is orthogonal.
+def _need_room(subject: Subject, name: str, shape: tuple[int, ...], dtype: torch.dtype, room: Budget, why: str) -> None:
+    """Note that a parameter is made real, and why.
 
     Raises:
-        RunError: it doesn't fit, or what its QR decomposition takes besides doesn't.
+        RunError: it doesn't fit, or what a QR decomposition takes besides doesn't.
     """
     size = math.prod(shape) * dtype.itemsize
     axes = _without_ones(shape)
@@ -182,14 +190,10 @@ def _need_room(subject: Subject, name: str, shape: tuple[int, ...], dtype: torch
     needed = size + 4 * (QR * matrix + (math.prod(shape) if dtype != torch.float32 else 0))
     if needed > room.left:
         raise RunError(
-            f"{subject.name}: '{name}' is orthogonal, so it has to be drawn, which takes {needed / 2**30:.2g} GiB; "
+            f"{subject.name}: '{name}' has to be drawn, since {why}, which takes {needed / 2**30:.2g} GiB; "
             f"there is room for {room.left / 2**30:.2g} GiB. Use another --scheme, or fewer layers"
         )
-    room.allow(name, size, "its entries are not independent (orthogonal)", True)
-
-
-def _rows(shape: tuple[int, ...]) -> int:
-    return math.prod(_without_ones(shape)[:-1])
+    room.allow(name, size, why, True)
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

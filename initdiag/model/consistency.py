@@ -73,7 +73,7 @@ def _rotary(given: Mapping[str, Any]) -> Iterator[Trouble]:
         if base is not None and base != 10_000.0:  # it would be without effect, and look as if
             yield "rotary_base", f"found {base:.12g} {instead}, or no rotary_base"
         for name in ("rotary_scaling", "local_rotary_base", "rotary_dims"):
-            if given.get(name) is not None:
+            if given.get(name) is not None and not (name == "rotary_dims" and given[name] == _head_dim(given)):
                 yield name, f"found {instead}, or no {name}"
         return
     dims, head_dim = _whole(given, "rotary_dims"), _head_dim(given)

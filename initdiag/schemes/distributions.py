@@ -1,9 +1,9 @@
 """The distributions that a parameter can be drawn from, as values. Nothing here draws: engines do.
 
-Two schemes that draw the same parameter from the same seed share their randomness (common random numbers): all start
-from the same standard normals z. Normal is std·z, Uniform is bound·erf(z/√2), since erf(z/√2) is uniform on (−1, 1),
-Truncated is sigma·z where |z| ≤ cut and sigma times another z elsewhere (rejection), and Orthogonal is the Q of their
-QR decomposition.
+Two schemes that draw the same parameter from the same seed share their randomness, as far as they draw alike: Normal
+is std·z, Orthogonal gain times the Q of the QR decomposition of z, and Uniform bound·u, with one z and one u for each
+seed and name. A normal cut nearer than 5 sigmas is √2·sigma·erf⁻¹(erf(cut/√2)·u), one that is cut farther out
+sigma·z, but for other numbers where |z| > cut.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import warnings
 from collections.abc import Callable, Mapping
 
 from initdiag.errors import PlanError, did_you_mean
@@ -32,7 +33,10 @@ def evaluate(formula: str, names: Mapping[str, float]) -> float:
         PlanError: the formula is no arithmetic, uses a name that isn't given, or has no finite real value.
     """
     try:
-        value = float(_value(ast.parse(formula, mode="eval").body, names))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of "1if 2else 3"
+            tree = ast.parse(formula, mode="eval")
+        value = float(_value(tree.body, names))
     except (SyntaxError, ArithmeticError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise PlanError(f"can't compute the formula '{formula}': {error}") from error
     if not math.isfinite(value):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from initdiag.schemes import Constant, Distribution, Normal
+from initdiag.schemes import Constant, Distribution, Normal, Packed
 
 # Entries from which a parameter may do without them: 1 MiB of float32, drawn in 2 ms. Below, real ones are as cheap.
 LARGE = 2**18
@@ -60,6 +60,22 @@ class Law:
     def exact(self) -> bool:
         """Whether products of a wide matrix with these entries are Gaussian whatever its width."""
         return all(isinstance(piece.distribution, Normal | Constant) for piece in self.pieces)
+
+
+def law_of(distribution: Distribution, shape: tuple[int, ...]) -> Law:
+    """The law of a parameter of that shape, (…, outputs, inputs) where it is packed; (…, inputs, outputs) has no rows
+    that are drawn alike, and its law stays packed."""
+    rows = math.prod(shape[:-1])
+    if not isinstance(distribution, Packed) or distribution.axis == -1:
+        return uniform_law(distribution, rows)
+    outputs = shape[-2]
+    pieces = [
+        Piece(first + start, first + stop, piece.distribution)
+        for first in range(0, rows, outputs)
+        for piece in distribution.pieces
+        for start, stop in piece.rows
+    ]
+    return Law(tuple(sorted(pieces, key=lambda piece: piece.start)))
 
 
 def uniform_law(distribution: Distribution, rows: int, mean: float = 0.0) -> Law:

@@ -77,7 +77,7 @@ def test_all_problems_at_once(initdiag: Initdiag, config: Path) -> None:
         (["check", "my.yaml", "--tokenizer", "t.json"], "tokenizer"),
         (["compare", "my.yaml", "--schemes", ""], "no schemes to compare"),
         (["compare", "my.yaml", "--schemes", "gpt2,gpt2"], "scheme 'gpt2' is named twice"),
-        (["compare", "my.yaml", "--schemes", "gpt2,mup"], "unknown scheme 'mup'"),
+        (["compare", "my.yaml", "--schemes", "gpt2,muq"], "unknown scheme 'muq'"),
         (["compare", "my.yaml", "--seeds", "0"], "--seeds 0: expected at least 1"),
         (["compare", "my.yaml", "--seeds", "1000000000"], "expected at least 1 and at most 10,000"),
         (

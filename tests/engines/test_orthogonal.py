@@ -152,7 +152,7 @@ def test_where_there_is_no_room_for_them(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(weightless, "budget", lambda: Budget(2**21))
     with pytest.raises(RunError) as raised:
         weightless.realize(of, 0, SETTINGS, tokens=8)
-    assert "'blocks.0.mlp.input.weight' is orthogonal" in str(raised.value)
+    assert "'blocks.0.mlp.input.weight' has to be drawn, since its entries are not independent" in str(raised.value)
     assert "takes 0.0039 GiB; there is room for 0.002 GiB. Use another --scheme, or fewer layers" in str(raised.value)
     monkeypatch.setattr(weightless, "budget", lambda: Budget(2**30))
     made = weightless.realize(of, 0, SETTINGS, tokens=8)

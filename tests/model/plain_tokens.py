@@ -76,16 +76,17 @@ def experts(shape: Architecture, w: Named, name: str, x: Tensor) -> Tensor:
         routed = w[f"{name}.router.weight"] @ token
         if shape.biases.router:
             routed = routed + w[f"{name}.router.bias"]
+        favour = w[f"{name}.choice.bias"] if shape.moe.choice_bias else torch.zeros(shape.moe.experts)
         y = torch.zeros_like(token)
-        for expert, weight in routing(shape, [float(logit) for logit in routed]).items():
+        for expert, weight in routing(shape, routed.tolist(), favour.tolist()).items():
             y = y + weight * one_expert(shape, w, name, expert, token)
         out.append(y)
     every = torch.stack(out)
     return every + mlp(shape, w, f"{name}.shared", x) if shape.moe.shared else every
 
 
-def routing(shape: Architecture, routed: list[float]) -> dict[int, float]:
-    """The chosen experts of a token and their weights: arXiv 2412.19437, 2.1.2, without the bias of training."""
+def routing(shape: Architecture, routed: list[float], favour: list[float]) -> dict[int, float]:
+    """The chosen experts of a token and their weights: arXiv 2412.19437, 2.1.2; a bias counts for the choice alone."""
     moe = shape.moe
     assert moe is not None
     if moe.score == "sigmoid":
@@ -93,12 +94,13 @@ def routing(shape: Architecture, routed: list[float]) -> dict[int, float]:
     else:
         total = math.fsum(math.exp(logit) for logit in routed)
         score = [math.exp(logit) / total for logit in routed]
+    wanted = [score[e] + favour[e] for e in range(moe.experts)]
     size = moe.experts // moe.groups
     groups = [range(g * size, (g + 1) * size) for g in range(moe.groups)]
     if moe.top_groups < moe.groups:
-        groups.sort(key=lambda group: sum(sorted(score[e] for e in group)[-2:]), reverse=True)
+        groups.sort(key=lambda group: sum(sorted(wanted[e] for e in group)[-2:]), reverse=True)
         groups = groups[: moe.top_groups]
-    candidates = sorted((e for group in groups for e in group), key=lambda e: score[e], reverse=True)
+    candidates = sorted((e for group in groups for e in group), key=lambda e: wanted[e], reverse=True)
     chosen = candidates[: moe.top_k]
     divisor = sum(score[e] for e in chosen) if moe.normalized else 1.0
     return {e: score[e] / divisor * moe.route_scale for e in chosen}

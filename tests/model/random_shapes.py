@@ -100,6 +100,7 @@ def experts(r: Random, n_layers: int) -> Fields:
         "score": r.choice(("softmax", "sigmoid")),
         "normalized": r.random() < 0.5,
         "route_scale": r.choice((1.0, 2.5)),
+        "choice_bias": r.random() < 0.5,
     } | r.choice(({}, {"d_ff": 3}))
 
 

@@ -118,6 +118,12 @@ CASES: list[tuple[Fields, str, str, Fields]] = [
         ROTARY | {"rotary_dims": 4},
     ),
     (
+        {"position": "alibi", "rotary_dims": 6},
+        "rotary_dims",
+        "found with position alibi, expected position rotary, or no rotary_dims",
+        {"position": "alibi", "rotary_dims": 8},  # what it is by default, written out
+    ),
+    (
         ROTARY | {"rotary_dims": 5},
         "rotary_dims",
         "rotary turns pairs of features; expected an even number, found 5",

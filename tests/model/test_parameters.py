@@ -42,6 +42,7 @@ ROLES = {
     "mlp.shared.out.weight": Role.MLP_OUT,
     "mlp.router.weight": Role.ROUTER,
     "mlp.router.bias": Role.ROUTER_BIAS,
+    "mlp.choice.bias": Role.ROUTER_BIAS,
     "gain.weight": Role.MULTIPLIER,
     "norm.weight": Role.NORM_SCALE,
     "norm.bias": Role.NORM_BIAS,
@@ -63,7 +64,10 @@ def test_all_that_is_known_of_a_parameter_is_so(shape: Architecture) -> None:
         assert parameter.numel == module[parameter.name].numel()
         block = parameter.name.split(".")
         assert parameter.layer == (int(block[1]) if block[0] == "blocks" else None)
-        if parameter.role in (Role.BIAS, Role.ROUTER_BIAS):  # a bias goes with the inputs of its matrix
+        assert module[parameter.name].requires_grad is not parameter.name.endswith("choice.bias")  # a rule moves that
+        if parameter.name.endswith(("choice.bias", "norm.bias")):  # of no matrix
+            assert parameter.fan_in == 1
+        elif parameter.role in (Role.BIAS, Role.ROUTER_BIAS):  # a bias goes with the inputs of its matrix
             assert parameter.fan_in == module[parameter.name.replace("bias", "weight")].shape[-1]
         elif len(parameter.shape) >= 2:  # (outputs, inputs), or (experts, outputs, inputs)
             assert parameter.fan_in == parameter.shape[-1]
@@ -81,7 +85,7 @@ LLAMA = {
     "tied": False,
 }
 V3_LATENTS = {"query_rank": 1536, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "value_dim": 128}
-V3_EXPERTS = {"experts": 256, "top_k": 8, "shared": 1, "d_ff": 2048, "first_dense": 3, "score": "sigmoid"}
+V3_EXPERTS = {"experts": 256, "top_k": 8, "shared": 1, "d_ff": 2048, "first_dense": 3, "choice_bias": True}
 
 
 def sized(kind: dict[str, Any], v: int, context: int, d: int, n: int, heads: int, **fields: Any) -> dict[str, Any]:
@@ -94,7 +98,6 @@ DEEPSEEK_V3 = sized(
     d_ff=18432,
     mla=V3_LATENTS,
     moe=V3_EXPERTS,
-    biases={"router": True},  # its e_score_correction_bias
 )
 # published, or the sum over the matrices of the published config (facts/zoo.yaml)
 COUNTS: dict[str, tuple[dict[str, Any], int]] = {

@@ -64,12 +64,13 @@ def test_partial_rotary_leaves_the_rest(dims: int) -> None:
 
 
 def test_layers_with_a_window_may_turn_by_another_base_without_scaling() -> None:
-    shape = rotary(8, rotary_base=5e5, rotary_scaling=LLAMA_31, local_rotary_base=50.0, windows=(4, None))
+    slower = RotaryScaling(kind="linear", factor=8)
+    shape = rotary(8, rotary_base=5e5, rotary_scaling=slower, local_rotary_base=50.0, windows=(4, None))
     local, elsewhere = rotation(9, shape, LIKE, local=True), rotation(9, shape, LIKE)
     for mine, theirs in ((local, rotary(8, rotary_base=50.0)), (elsewhere, rotary(8, rotary_base=5e5))):
         for one, other in zip(mine, rotation(9, theirs, LIKE), strict=True):
             assert torch.equal(one, other) is (mine is local)
-    same = rotary(8, rotary_base=5e5, rotary_scaling=LLAMA_31, windows=(4,))
+    same = rotary(8, rotary_base=5e5, rotary_scaling=slower, windows=(4,))
     for one, other in zip(rotation(9, same, LIKE, local=True), elsewhere, strict=True):
         assert torch.equal(one, other)
 
@@ -234,3 +235,15 @@ def test_groups_by_hand() -> None:
     scores, chosen = experts._route(torch.logit(wanted))
     assert chosen.tolist() == [[2, 3]]
     torch.testing.assert_close(scores, torch.tensor([[0.6, 0.5]]))
+
+
+@pytest.mark.parametrize("top_groups", [2, 1])
+@torch.no_grad()
+def test_a_choice_bias_counts_for_the_choice_alone(top_groups: int) -> None:
+    """Scores 0.8, 0.7 and 0.2, 0.1; all are pushed below zero, the second group the least: 0 is no score among them."""
+    moe = {"experts": 4, "top_k": 2, "groups": 2, "top_groups": top_groups, "score": "sigmoid", "choice_bias": True}
+    experts = Experts(architecture(moe=moe | {"normalized": False}))
+    experts.choice.load_state_dict({"bias": torch.tensor([-2.0, -2.0, -0.3, -0.4])})
+    scores, chosen = experts._route(torch.logit(torch.tensor([[0.8, 0.7, 0.2, 0.1]])))
+    assert chosen.tolist() == [[2, 3]]
+    torch.testing.assert_close(scores, torch.tensor([[0.2, 0.1]]))

@@ -14,7 +14,7 @@ from torch import Tensor
 from initdiag.model import Architecture, parameters
 from tests.parity import families_early, families_recent
 from tests.parity.family import Family
-from tests.parity.tools import T, copied, our_logits, pair, shape_of, their_logits
+from tests.parity.tools import T, copied, held, our_logits, pair, shape_of, their_logits
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (*families_early.FAMILIES, *families_recent.FAMILIES)}
 
@@ -69,7 +69,7 @@ def test_the_attention_that_is_most_exact(name: str) -> None:
 @every_family
 def test_number_of_parameters(name: str) -> None:
     both = pair(FAMILIES[name])
-    theirs = sum(parameter.numel() for parameter in both.theirs.parameters())
+    theirs = sum(tensor.numel() for tensor in held(FAMILIES[name], both.theirs))
     assert sum(parameter.numel() for parameter in both.ours.parameters()) == theirs
     assert sum(parameter.numel for parameter in parameters(both.ours.shape)) == theirs
 
@@ -247,6 +247,7 @@ CHANGES: Mapping[str, Change] = {
     "moe.score": part("moe", "score", lambda score: {"softmax": "sigmoid", "sigmoid": "softmax"}[score]),
     "moe.normalized": part("moe", "normalized", lambda normalized: not normalized),
     "moe.route_scale": part("moe", "route_scale", lambda scale: scale * 1.1),
+    "moe.choice_bias": part("moe", "choice_bias", lambda there: not there),
     "moe.top_groups": only(
         lambda shape: shape.moe is not None and shape.moe.groups > 1,
         part("moe", "top_groups", lambda top: top + 1),

@@ -78,16 +78,23 @@ class Pair:
 @cache
 def pair(family: Family) -> Pair:
     with quiet():
-        theirs = shaken(family.theirs().double().eval())
+        theirs = shaken(family, family.theirs().double().eval())
     own = {name: tensor.clone() for name, tensor in ours_of(family, theirs).items()}
     return Pair(theirs, copied(family.model, own), ids(family))
+
+
+def held(family: Family, theirs: nn.Module) -> list[Tensor]:
+    """Return what ours has as parameters: theirs, and the choice biases that theirs keeps as buffers."""
+    moe = family.model.get("moe") or {}
+    biases = [x for name, x in theirs.named_buffers() if name.endswith("correction_bias")]
+    return [*theirs.parameters(), *(biases if moe.get("choice_bias") else ())]
 
 
 def ids(family: Family) -> Tensor:
     return torch.randint(family.model["vocab_size"], (B, T), generator=torch.Generator().manual_seed(1))
 
 
-def shaken(module: nn.Module) -> nn.Module:
+def shaken(family: Family, theirs: nn.Module) -> nn.Module:
     """Fill every parameter with its own numbers, so that no two of them can be taken for one another.
 
     A vector that their init fills with one number is put around it: norms around 1, those of the form 1 + w and biases
@@ -95,23 +102,23 @@ def shaken(module: nn.Module) -> nn.Module:
     """
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in module.parameters():
+        for parameter in held(family, theirs):
             flat = parameter.dim() == 1
             around = float(parameter[0]) if flat and bool((parameter == parameter[0]).all()) else 0.0
             spread = 0.3 if flat else 1 / math.sqrt(parameter.shape[-1])
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             parameter.copy_(around + spread * noise)
-    return module
+    return theirs
 
 
 def ours_of(family: Family, theirs: nn.Module) -> dict[str, Tensor]:
-    """Turn their weights into ours; every number of their parameters must be used, and used once."""
+    """Turn their weights into ours; every number of theirs must be used, and used once."""
     ours = family.ours(theirs.state_dict())
     numbers = [
         torch.cat([part.detach().reshape(-1) for part in parts]).sort().values
-        for parts in (list(theirs.parameters()), list(ours.values()))
+        for parts in (held(family, theirs), list(ours.values()))
     ]
-    assert torch.equal(*numbers), "the numbers of their parameters aren't those of our state dict"
+    assert torch.equal(*numbers), "their numbers aren't those of our state dict"
     return ours
 
 
