@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from initdiag.engines.settings import Settings
 from initdiag.engines.sizes import is_large
 from initdiag.memory import SHARE, available
+from initdiag.schemes import Orthogonal
 from initdiag.subjects import Subject
 
 ITEM = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -37,10 +38,14 @@ def choose(subject: Subject, tokens: int, settings: Settings) -> Choice:
     asked, lean = settings.engine == "auto", bool(subject.laws or subject.unrecorded)
     if not lean and (subject.build is None or settings.device not in ("auto", "cpu")):
         return Choice("dense", "its weights are there" if asked else "")
+    if subject.plan.calibration:
+        return Choice("dense", f"scheme {subject.plan.scheme} rescales drawn weights on the batch" if asked else "")
     shapes, size, there = _weights(subject, settings)
     if size > SHARE * there:
         most = f"more than {SHARE:g} of the {gibibytes(there)} that are free"
         return Choice("weightless", f"its weights take {gibibytes(size)}, {most}")
+    if any(isinstance(entry.distribution, Orthogonal) for entry in subject.plan.entries):
+        return Choice("dense", "orthogonal matrices need their entries" if asked else "")
     dense, weightless = costs(shapes, tokens)
     if lean or weightless + CLOSE < dense:
         longer = f"{dense - weightless:.0f} s more"

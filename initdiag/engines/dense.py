@@ -203,6 +203,13 @@ def run(
     observe: Callable[[Subject, nn.Module, TokenBatch], Seen],
     reuse: Weights | None = None,
 ) -> tuple[Seen, Weights]:
-    """Draw the weights of a subject and run it once under an observer; see `realize` and `forward`."""
+    """Draw the weights of a subject and run it once under an observer; see `realize` and `forward`.
+
+    Weights of a data-dependent scheme are rescaled on the batch before.
+    """
     weights = realize(subject, seed, settings, reuse)
+    if subject.plan.calibration:
+        from initdiag.engines.calibrate import calibrated
+
+        subject, weights = calibrated(subject, weights, batch)
     return forward(subject, weights, batch, observe), weights

@@ -130,8 +130,13 @@ def run(
     tell(i, n) is called when block i of n begins.
 
     Raises:
-        As `realize`; RunError where memory runs out.
+        As `realize`; RunError where memory runs out, or a scheme has to rescale real weights.
     """
+    if subject.plan.calibration:
+        raise RunError(
+            f"{subject.name}: scheme '{subject.plan.scheme}' rescales drawn weights on the batch, and needs real ones; "
+            "use --engine dense, or another --scheme"
+        )
     tokens = batch.batch * batch.length
     for careful in (False, True):
         made = realize(subject, seed, settings, tokens, careful, guessed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -110,10 +111,10 @@ class Experts(nn.Module):
 
 
 def _within_groups(scores: Tensor, groups: int, top: int) -> Tensor:
-    """Put the scores of all but the best groups, by the sum of their two best, to zero: arXiv 2412.19437, 2.1.2."""
+    """Put the scores of all but the best groups, by the sum of their two best, to −inf: arXiv 2412.19437, 2.1.2."""
     if top == groups:
         return scores
     grouped = scores.unflatten(-1, (groups, -1))
     best = grouped.topk(2, dim=-1).values.sum(dim=-1).topk(top, dim=-1).indices
-    kept = torch.zeros_like(grouped[..., 0]).scatter(-1, best, 1.0)
-    return (grouped * kept[..., None]).flatten(-2)
+    out = torch.ones_like(grouped[..., 0], dtype=torch.bool).scatter(-1, best, False)
+    return grouped.masked_fill(out[..., None], -math.inf).flatten(-2)

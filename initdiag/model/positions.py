@@ -17,8 +17,8 @@ Rotation = tuple[Tensor, Tensor] | None
 
 def frequencies(pairs: int, base: float, device: torch.device) -> Tensor:
     """Return by how much the angle of each feature pair grows a token: (pairs,), in radians, float32."""
-    powers: Tensor = base ** (-torch.arange(pairs, device=device, dtype=torch.float32) / pairs)
-    return powers
+    powers: Tensor = base ** (torch.arange(pairs, device=device, dtype=torch.float32) / pairs)
+    return 1 / powers  # rounded as in most code that has them
 
 
 def scaled(unscaled: Tensor, scaling: RotaryScaling, base: float) -> Tensor:

@@ -38,7 +38,7 @@ class Block(nn.Module):
         if self.placement in ("parallel", "parallel_shared"):
             read = self.attention_norm(x)
             other = read if self.placement == "parallel_shared" else self.mlp_norm(x)
-            return stream + self._attended(read, turn, mask) + self._fed(other)
+            return stream + (self._attended(read, turn, mask) + self._fed(other))
         if self.placement == "post":
             x = self.attention_norm(stream + self._attended(x, turn, mask))
             normed: Tensor = self.mlp_norm(times(x, self.kept[1]) + self._fed(x))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from initdiag.errors import UsageError, did_you_mean, printable
 from initdiag.schemes.custom import CUSTOM, with_roles
+from initdiag.schemes.data_dependent import DATA_DEPENDENT_SCHEMES
 from initdiag.schemes.depth import DEPTH_SCHEMES
 from initdiag.schemes.distributions import (
     AsFound,
@@ -41,6 +42,7 @@ SCHEMES: dict[str, Scheme] = {
         *SPEEDRUN_SCHEMES,
         *MUP_SCHEMES,
         *DEPTH_SCHEMES,
+        *DATA_DEPENDENT_SCHEMES,
     )
 }
 _ALIASES = {alias: scheme for scheme in SCHEMES.values() for alias in scheme.aliases}

@@ -26,11 +26,15 @@ class PlannedParameter:
 
 @dataclass(frozen=True)
 class InitPlan:
-    """The answers of one scheme for one model, in the order of the model's own parameters."""
+    """The answers of one scheme for one model, in the order of the model's own parameters.
+
+    calibration: what rescales the drawn weights on a batch ("lsuv"), or "".
+    """
 
     scheme: str
     settings: Mapping[str, float | str]
     entries: tuple[PlannedParameter, ...]
+    calibration: str = ""
 
     def __getitem__(self, name: str) -> PlannedParameter:
         return self.by_name[name]
@@ -70,4 +74,4 @@ def make_plan(
     if twice := sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []:
         raise PlanError(f"parameter '{twice[0]}' is listed twice; expected every parameter exactly once")
     entries = (PlannedParameter(one, *answer(scheme, one, sizes, settings)) for one in parameters)
-    return InitPlan(scheme.name, settings, tuple(entries))
+    return InitPlan(scheme.name, settings, tuple(entries), scheme.calibration)

@@ -145,7 +145,7 @@ ORTHOGONAL = Scheme(
         **_matrices(Draw("orthogonal", "gain")),
         **dict.fromkeys(EMBEDDINGS, Draw("normal", "embedding_std")),
     },
-    parameters={"gain": "1", "embedding_std": "1"},
+    parameters={"gain": "1", "embedding_std": "d_model ** (-tied / 2)"},
     depth=_GROWS,
     notes=(
         "An entry has std gain / sqrt(max(fan_in, fan_out)): rows or columns, whichever are fewer, are orthonormal.",

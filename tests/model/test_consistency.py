@@ -43,7 +43,7 @@ CASES: list[tuple[Fields, str, str, Fields]] = [
         {"n_heads": 3},
         "n_heads",
         "3 does not divide d_model 32; expected a divisor of it, or a head_dim",
-        {"n_heads": 8},
+        MLA | {"n_heads": 3},
     ),
     (
         {"n_kv_heads": 3},

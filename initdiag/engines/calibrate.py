@@ -1,0 +1,104 @@
+"""Data-dependent init: drawn weights that are rescaled on a batch. LSUV (arXiv 1511.06422, algorithm 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from initdiag.engines.dense import Weights
+from initdiag.schemes import Distribution, Orthogonal, Packed, PlannedParameter
+from initdiag.subjects import Subject
+from initdiag.tokens import TokenBatch
+
+TOLERANCE = 0.1  # |std − 1| that is left alone
+POSITIONS = 64  # whose logits scale an untied head: the std of 64·V numbers is known to far less than the tolerance
+
+
+@dataclass
+class _Lsuv(TorchFunctionMode):
+    """Divides every matrix by the std of its first outputs, in the order in which they are computed.
+
+    With biases of 0 the outputs are linear in the matrix, so that the paper's repeated correction is a single one, and
+    the whole algorithm one forward. Experts are views of one tensor, and have a factor each.
+    """
+
+    names: Mapping[int, str]  # storage -> parameter
+    factors: dict[str, list[float]] = field(default_factory=dict)
+    met: set[tuple[int, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        at = {F.linear: 1, torch.addmm: 2}.get(func)  # the second is GPT-2's Conv1D
+        return outputs if at is None else self._scaled(outputs, args[at])
+
+    def _scaled(self, outputs: Tensor, weight: Tensor) -> Tensor:
+        storage = weight.untyped_storage().data_ptr()
+        place, name = (storage, int(weight.storage_offset())), self.names.get(storage)
+        if name is None or place in self.met or not outputs.numel():
+            return outputs
+        self.met.add(place)
+        std = float(outputs.float().std(correction=0))
+        factor = std if abs(std - 1) > TOLERANCE and 0 < std < math.inf else 1.0
+        self.factors.setdefault(name, []).append(factor)
+        if factor == 1:
+            return outputs
+        weight.div_(factor)
+        return outputs / factor
+
+
+def calibrated(subject: Subject, weights: Weights, batch: TokenBatch) -> tuple[Subject, Weights]:
+    """Rescale drawn weights as the plan's calibration says; the plan then says what they are drawn from by now."""
+    names = {
+        parameter.untyped_storage().data_ptr(): name
+        for name, parameter in weights.module.named_parameters()
+        if _spread_out(subject.plan[name].distribution)
+    }
+    mode = _Lsuv(names)
+    ids = torch.tensor(batch.inputs, device=next(weights.module.parameters()).device)
+    with torch.no_grad(), mode:
+        _forward(subject, weights.module, ids)
+    entries = tuple(_rescaled(entry, mode.factors.get(entry.parameter.name, [])) for entry in subject.plan.entries)
+    plan = replace(subject.plan, entries=entries)
+    return replace(subject, plan=plan), replace(weights, plan=plan)
+
+
+def _forward(subject: Subject, module: nn.Module, ids: Tensor) -> None:
+    if subject.states and subject.logits:
+        states = subject.states(module, ids)
+        subject.logits(module, states.flatten(0, 1)[:POSITIONS], slice(None))
+    elif subject.forward is not None:
+        subject.forward(module, ids)
+    else:
+        module(ids)
+
+
+def _spread_out(law: Distribution) -> bool:
+    pieces = [piece.distribution for piece in law.pieces] if isinstance(law, Packed) else [law]
+    return any(isinstance(piece, Orthogonal) for piece in pieces)
+
+
+def _rescaled(entry: PlannedParameter, factors: list[float]) -> PlannedParameter:
+    """Return a plan's entry after its matrices were divided by factors; of several, by the root of the mean square."""
+    if not factors:
+        return entry
+    times = math.sqrt(math.fsum(factor**-2 for factor in factors) / len(factors))
+    return replace(entry, distribution=_times(entry.distribution, times), unscaled_std=entry.unscaled_std * times)
+
+
+def _times(law: Distribution, times: float) -> Distribution:
+    if isinstance(law, Packed):
+        pieces = tuple(replace(piece, distribution=_times(piece.distribution, times)) for piece in law.pieces)
+        return replace(law, pieces=pieces)
+    return replace(law, gain=law.gain * times) if isinstance(law, Orthogonal) else law
