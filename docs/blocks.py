@@ -14,10 +14,14 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
 import initdiag
 from initdiag.cli.failure import Exit
-from initdiag.config import preset_names
-from initdiag.config.schema import Config, Gate, Init, TokenSettings
+from initdiag.config.annotations import choices_of, sections
+from initdiag.config.init import NO_PARAMETERS, Init
+from initdiag.config.presets import ALIASES, described
 from initdiag.measure import (
     AttentionMeasure,
     Branch,
@@ -35,16 +39,20 @@ from initdiag.measure import (
     RouterMeasure,
     Wiring,
 )
-from initdiag.model import Architecture, parameters
 from initdiag.report import Run
 from initdiag.report.document_keys import KEYS
 from initdiag.report.facts import FACTS
-from initdiag.report.reference import rules_markdown
+from initdiag.report.reference import plain, rules_markdown
 from initdiag.report.scheme_pages import schemes_markdown
 from initdiag.rules import Finding
-from initdiag.schemes import Parameter
+from initdiag.schemes import SCHEMES, Parameter, scheme_named
 from initdiag.theory import Expectations
 
+MANY = 8  # schemes: of a parameter that more of them have, the number is told
+COUNTED = """\
+**{schemes} init schemes** of public code and papers ([docs/schemes.md](docs/schemes.md), `initdiag scheme`), and
+**{configs} models** as configs ([docs/models.md](docs/models.md), `initdiag new --list`), by name:
+"""
 FAULTS = re.compile(r"(?<=<!-- blocks.faults -->\n).*?(?=<!-- end -->\n)", re.DOTALL)
 
 
@@ -72,13 +80,24 @@ def schemes() -> str:
 
 
 def fields(section: str) -> str:
-    """Return the keys of a section of a config, with their defaults."""
-    model = {"model": Architecture, "init": Init, "tokens": TokenSettings, "gate": Gate}[section]
-    rows = []
-    for name, field in model.model_fields.items():
-        default = "required" if field.is_required() else "" if field.default_factory else f"`{_yaml(field.default)}`"
-        rows.append((f"`{name}`", default, field.description or ""))
+    """Return the keys of a section of a config, by its dotted name, with their words, and defaults where it has any.
+
+    Of `init`, scheme parameters are left out: scheme_parameters() has them.
+    """
+    model = dict(sections(nested=True))[section]
+    names = NO_PARAMETERS if model is Init else tuple(model.model_fields)
+    rows = [_field(name, model.model_fields[name]) for name in names]
+    if {default for _, default, _ in rows} == {"`null`"}:
+        return table(("key", "meaning"), ((name, meaning) for name, _, meaning in rows))
     return table(("key", "default", "meaning"), rows)
+
+
+def _field(name: str, field: FieldInfo) -> tuple[str, str, str]:
+    default = "required" if field.is_required() else "" if field.default_factory else f"`{_yaml(field.default)}`"
+    meaning, words = field.description or "", choices_of(field.annotation)
+    if not all(re.search(rf"\b{word}\b", f"{meaning} {default}") for word in words):
+        meaning += f"; one of {', '.join(words)}"
+    return f"`{name}`", default, plain(meaning)
 
 
 def _yaml(value: object) -> str:
@@ -86,7 +105,20 @@ def _yaml(value: object) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, BaseModel):
+        return "{" + ", ".join(f"{name}: {_yaml(one)}" for name, one in value.model_dump(exclude_defaults=True).items()) + "}"
     return "[]" if value == () else f"{value}"
+
+
+def scheme_parameters() -> str:
+    """Return the parameters of all schemes, and which schemes have them."""
+    rows = []
+    for name in Init.model_fields:
+        having = [f"[{scheme.name}](schemes.md#{scheme.name})" for scheme in SCHEMES.values() if name in scheme.settable]
+        if having:
+            told = ", ".join(having) if len(having) <= MANY else f"{len(having)} of {len(SCHEMES)}"
+            rows.append((f"`{name}`", plain(Init.model_fields[name].description or ""), told))
+    return table(("key", "meaning", "schemes"), rows)
 
 
 def functions() -> str:
@@ -140,14 +172,21 @@ def json_keys() -> str:
 
 
 def shipped() -> str:
-    from initdiag.config import load
-
+    """Return the shipped configs: name, size, the scheme that draws them, and what they say of themselves."""
     rows = []
-    for name in preset_names():
-        config: Config = load(name).config
-        count = sum(parameter.numel for parameter in parameters(config.model))
-        rows.append((f"`{name}`", f"{count:,}", config.init.scheme))
-    return table(("config", "parameters", "scheme"), rows)
+    for one in described():
+        scheme = f"[{one.scheme}](schemes.md#{scheme_named(one.scheme).name})"
+        rows.append((f"`{one.name}`", f"{one.parameters or 0:,}", scheme, plain(one.summary)))
+    return table(("config", "parameters", "scheme", "what it is"), rows)
+
+
+def aliases() -> str:
+    return table(("also found as", "config"), ((f"`{name}`", f"`{of}`") for name, of in ALIASES.items()))
+
+
+def counted() -> str:
+    """Return how many schemes and configs there are, as a paragraph of README.md."""
+    return COUNTED.format(schemes=len(SCHEMES), configs=sum(1 for _ in described()))
 
 
 def faults(only: Iterable[str] = ()) -> str:

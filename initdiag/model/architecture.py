@@ -122,6 +122,7 @@ class Architecture(BaseModel):
     )
     windows: tuple[Window, ...] = Field(
         default=(),
+        strict=False,
         description="a token attends to so many tokens up to itself: one entry for each layer, null for all, and again "
         "from the first when the list ends; [4096] for all layers, [4096, null] in turns; default: no windows",
     )
@@ -182,6 +183,16 @@ class Architecture(BaseModel):
 
     def has_experts(self, layer: int) -> bool:
         return self.moe is not None and layer >= self.moe.first_dense
+
+    @property
+    def normed_before(self) -> bool:
+        """Whether a norm of its own stands before attention and MLP; of parallel_shared, one for both."""
+        return self.placement not in ("reordered", "none")
+
+    @property
+    def normed_after(self) -> bool:
+        """Whether the output of attention and MLP is normed before it is added to the stream."""
+        return self.placement in ("sandwich", "reordered")
 
     @property
     def value_dim(self) -> int:

@@ -52,10 +52,14 @@ class LatentAttention(nn.Module):
         assert shape.mla is not None
         latent, heads, bias = shape.mla, shape.n_heads, shape.biases.qkv
         self.latent, self.heads = latent, heads
-        narrow = latent.query_rank is not None
-        self.query_down = Linear(shape.d_model, latent.query_rank, bias) if latent.query_rank else nn.Identity()
-        self.query_norm = norm(shape, latent.query_rank or 0, narrow)
-        self.query = Linear(latent.query_rank or shape.d_model, heads * shape.head_dim, bias and not narrow)
+        self.query_down: nn.Module = nn.Identity()
+        self.query_norm: nn.Module = nn.Identity()
+        read = shape.d_model
+        if latent.query_rank:
+            self.query_down, self.query_norm = Linear(read, latent.query_rank, bias), norm(shape, latent.query_rank)
+            read, bias = latent.query_rank, False
+        self.query = Linear(read, heads * shape.head_dim, bias)
+        bias = shape.biases.qkv
         self.latent_down = Linear(shape.d_model, latent.kv_rank, bias)
         self.latent_norm = norm(shape, latent.kv_rank)
         self.rotary_key = Linear(shape.d_model, latent.rope_dim, bias)

@@ -93,10 +93,12 @@ def _scaling(given: Mapping[str, Any]) -> Iterator[Trouble]:
         return
     kind = scaling.get("kind", "llama3")
     if kind == "linear":
-        for name in ("low", "high", "context"):
-            if scaling.get(name) is not None:
+        for name, default in (("low", 1.0), ("high", 4.0), ("context", None)):
+            if scaling.get(name) not in (None, default):
                 yield f"rotary_scaling.{name}", f"found with kind linear, expected no {name}: all pairs turn slower"
         return
+    if kind == "llama3" and scaling.get("rounded") is False:
+        yield "rotary_scaling.rounded", "found false with kind llama3, expected kind yarn, or no rounded"
     if kind in ("llama3", "yarn") and scaling.get("context") is None:
         yield "rotary_scaling.context", f"not found, expected a whole number: the context before the scaling ({kind})"
     low, high = _number(scaling, "low") or 1.0, _number(scaling, "high") or (32.0 if kind == "yarn" else 4.0)
@@ -128,6 +130,7 @@ def _experts(given: Mapping[str, Any]) -> Iterator[Trouble]:
     moe = _section(given, "moe")
     if moe is None:
         return
+    moe = {"groups": 1, "top_groups": 1, **moe}
     experts, top_k, groups, top_groups = (_whole(moe, name) for name in ("experts", "top_k", "groups", "top_groups"))
     if experts and top_k and top_k > experts:
         yield "moe.top_k", f"found {top_k}, expected at most moe.experts, {experts}"
@@ -135,10 +138,11 @@ def _experts(given: Mapping[str, Any]) -> Iterator[Trouble]:
         yield "moe.groups", f"{groups} does not divide moe.experts {experts}; expected a divisor of it"
     elif experts and groups and groups > 1 and experts // groups < 2:
         yield "moe.groups", f"found {groups}, expected at least two experts in each group: at most {experts // 2}"
-    elif experts and groups and top_k and top_groups and top_k > experts // groups * top_groups:
-        yield "moe.top_groups", f"found {top_groups} groups of {experts // groups}, expected room for top_k {top_k}"
-    if (top_groups or 1) > (groups or 1):
-        yield "moe.top_groups", f"found {top_groups}, expected at most moe.groups, {groups or 1}"
+    elif experts and groups and top_k and top_groups and experts // groups * top_groups < top_k <= experts:
+        room = experts // groups * top_groups
+        yield "moe.top_groups", f"found {top_groups}, which leaves {room} experts; expected room for moe.top_k, {top_k}"
+    if groups and top_groups and top_groups > groups:
+        yield "moe.top_groups", f"found {top_groups}, expected at most moe.groups, {groups}"
     first, n_layers = _whole(moe, "first_dense"), _whole(given, "n_layers")
     if first and n_layers and first >= n_layers:
         yield "moe.first_dense", f"found {first}, expected less than n_layers, {n_layers}, or no moe"

@@ -32,26 +32,20 @@ class Embedding(nn.Module):
         return F.embedding(ids, self.weight)
 
 
-class LayerNorm(nn.Module):
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm, times a learned vector, 1 + a learned vector, or nothing."""
+
     def __init__(self, shape: Architecture, width: int) -> None:
         super().__init__()
-        self.width, self.eps, self.one = (width,), shape.eps, shape.norm_scale == "one_plus"
+        self.width, self.eps, self.centred = (width,), shape.eps, shape.norm == "layernorm"
+        self.one = shape.norm_scale == "one_plus"
         self.weight = None if shape.norm_scale == "none" else nn.Parameter(torch.empty(width))
         self.bias = nn.Parameter(torch.empty(width)) if shape.norm_biases else None
 
     def forward(self, x: Tensor) -> Tensor:
         weight = 1 + self.weight if self.one and self.weight is not None else self.weight
-        return F.layer_norm(x, self.width, weight, self.bias, self.eps)
-
-
-class RMSNorm(nn.Module):
-    def __init__(self, shape: Architecture, width: int) -> None:
-        super().__init__()
-        self.width, self.eps, self.one = (width,), shape.eps, shape.norm_scale == "one_plus"
-        self.weight = None if shape.norm_scale == "none" else nn.Parameter(torch.empty(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = 1 + self.weight if self.one and self.weight is not None else self.weight
+        if self.centred:
+            return F.layer_norm(x, self.width, weight, self.bias, self.eps)
         return F.rms_norm(x, self.width, weight, self.eps)
 
 
@@ -67,10 +61,8 @@ class Gain(nn.Module):
 
 
 def norm(shape: Architecture, width: int, wanted: bool = True) -> nn.Module:
-    """Return a norm of the architecture's kind, or what stands in its place."""
-    if not wanted:
-        return nn.Identity()
-    return RMSNorm(shape, width) if shape.norm == "rmsnorm" else LayerNorm(shape, width)
+    """Return a norm, or what stands in its place."""
+    return Norm(shape, width) if wanted else nn.Identity()
 
 
 def gain(shape: Architecture) -> nn.Module:

@@ -33,13 +33,14 @@ def sizes(shape: Architecture) -> dict[str, float]:
 
 
 def _block(shape: Architecture, layer: int) -> Iterator[Parameter]:
-    place, d_model, block = shape.placement, shape.d_model, f"blocks.{layer}"
-    before, after = place not in ("reordered", "none"), place in ("sandwich", "reordered")
+    d_model, block = shape.d_model, f"blocks.{layer}"
+    before, after = shape.normed_before, shape.normed_after
+    both = before and shape.placement != "parallel_shared"
     yield from _norm(shape, f"{block}.attention_norm", d_model, before, layer)
     yield from _attention(shape, f"{block}.attention", layer)
     yield from _norm(shape, f"{block}.attention_post_norm", d_model, after, layer)
     yield from _gain(shape, f"{block}.attention_gain", layer)
-    yield from _norm(shape, f"{block}.mlp_norm", d_model, before and place != "parallel_shared", layer)
+    yield from _norm(shape, f"{block}.mlp_norm", d_model, both, layer)
     if shape.has_experts(layer):
         yield from _experts(shape, f"{block}.mlp", layer)
     else:

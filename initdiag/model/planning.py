@@ -34,7 +34,7 @@ def _fitted(shape: Architecture, entry: PlannedParameter) -> PlannedParameter:
     if role in RESIDUAL_PROJECTIONS and entry.parameter.layer is not None:
         # a branch that the forward pass multiplies would be that much larger without the scheme's or config's scaling
         branch = 2 * entry.parameter.layer + (1 if role is Role.ATTENTION_OUT else 2)
-        normed = shape.placement in ("sandwich", "reordered")  # then what the branch adds doesn't depend on the std
-        unscaled = drawn.std if normed else entry.unscaled_std
+        # where a norm follows, what the branch adds doesn't depend on the std
+        unscaled = drawn.std if shape.normed_after else entry.unscaled_std
         return replace(entry, unscaled_std=unscaled / of_branch(shape.residual_multiplier, branch))
     return entry

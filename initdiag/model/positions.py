@@ -15,9 +15,10 @@ SINUSOID_BASE = 10_000.0  # arXiv 1706.03762, section 3.5; RoFormer (arXiv 2104.
 Rotation = tuple[Tensor, Tensor] | None
 
 
-def frequencies(pairs: int, base: float, device: torch.device) -> Tensor:
-    """Return by how much the angle of each feature pair grows a token: (pairs,), in radians, float32."""
-    powers: Tensor = base ** (torch.arange(pairs, device=device, dtype=torch.float32) / pairs)
+def frequencies(pairs: int, base: float, like: Tensor) -> Tensor:
+    """Return by how much the angle of each feature pair grows a token: (pairs,), in radians, float32 or wider."""
+    wide = torch.promote_types(like.dtype, torch.float32)
+    powers: Tensor = base ** (torch.arange(pairs, device=like.device, dtype=wide) / pairs)
     return 1 / powers  # rounded as in most code that has them
 
 
@@ -37,7 +38,7 @@ def scaled(unscaled: Tensor, scaling: RotaryScaling, base: float) -> Tensor:
         turns = scaling.context * unscaled / (2 * math.pi)
         kept = ((turns - scaling.low) / (scaling.high - scaling.low)).clamp(0, 1)
     else:
-        kept = 1 - _ramp(len(unscaled), scaling, scaling.context, base).to(unscaled.device)
+        kept = 1 - _ramp(len(unscaled), scaling, scaling.context, base).to(unscaled)
     return unscaled * (kept + (1 - kept) / scaling.factor)
 
 
@@ -51,17 +52,17 @@ def _ramp(pairs: int, scaling: RotaryScaling, context: int, base: float) -> Tens
     if scaling.rounded:
         first, last = math.floor(first), math.ceil(last)
     first, last = max(first, 0), min(last, 2 * pairs - 1)
-    return ((torch.arange(pairs, dtype=torch.float32) - first) / max(last - first, 0.001)).clamp(0, 1)
+    return ((torch.arange(pairs, dtype=torch.float64) - first) / max(last - first, 0.001)).clamp(0, 1)
 
 
 def _angles(length: int, frequency: Tensor) -> Tensor:
-    """Return the angle of every position and feature pair: (T, pairs), in float32."""
-    return torch.outer(torch.arange(length, device=frequency.device, dtype=torch.float32), frequency)
+    """Return the angle of every position and feature pair: (T, pairs)."""
+    return torch.outer(torch.arange(length, device=frequency.device, dtype=frequency.dtype), frequency)
 
 
 def sinusoids(length: int, width: int, like: Tensor) -> Tensor:
     """Return the position encodings of the original Transformer (arXiv 1706.03762, section 3.5): (T, width)."""
-    angles = _angles(length, frequencies(width // 2, SINUSOID_BASE, like.device))
+    angles = _angles(length, frequencies(width // 2, SINUSOID_BASE, like))
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).to(like.dtype)  # sin, cos, sin, cos, …
 
 
@@ -71,10 +72,10 @@ def rotation(length: int, shape: Architecture, like: Tensor, local: bool = False
     Args:
         local: for a layer with a window, where `local_rotary_base` is another.
     """
-    own = local and shape.local_rotary_base is not None
-    base = shape.local_rotary_base if own and shape.local_rotary_base else shape.rotary_base
-    frequency = frequencies(shape.rotary_dims // 2, base, like.device)
-    if shape.rotary_scaling is not None and not own:
+    own = shape.local_rotary_base if local else None
+    base = own or shape.rotary_base
+    frequency = frequencies(shape.rotary_dims // 2, base, like)
+    if shape.rotary_scaling is not None and own is None:
         frequency = scaled(frequency, shape.rotary_scaling, base)
     angles = _angles(length, frequency).repeat(1, 2)
     return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
@@ -106,12 +107,12 @@ def alibi_slopes(heads: int, like: Tensor) -> Tensor:
 
 def mask(length: int, shape: Architecture, window: int | None, like: Tensor) -> Tensor | None:
     """Return what is added to attention logits, (T, T) or with ALiBi (H, T, T); None where that is but causal."""
-    narrow = window is not None and window < length
-    if not narrow and shape.position != "alibi":
+    reach = min(window or length, length)
+    if reach == length and shape.position != "alibi":
         return None
     at = torch.arange(length, device=like.device)
     ago = at[:, None] - at[None, :]  # (T, T): how many tokens before the query the key is
-    seen = (ago >= 0) & (ago < window) if narrow and window is not None else ago >= 0
+    seen = (ago >= 0) & (ago < reach)
     hidden = torch.zeros(length, length, dtype=like.dtype, device=like.device).masked_fill(~seen, -math.inf)
     if shape.position != "alibi":
         return hidden

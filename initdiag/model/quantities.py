@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ValidationInfo
@@ -26,22 +26,32 @@ def _quantity(value: object, info: ValidationInfo) -> object:
 
 def _by_branch(value: object, info: ValidationInfo) -> Branches:
     """Return one number, or one for each of the 2N branches where they differ."""
-    n_layers = info.data.get("n_layers")
-    if isinstance(value, str) and re.search(r"\b(layer|branch)\b", value):
-        if n_layers is None:
-            raise PydanticCustomError("formula_depends", "n_layers is wrong")
-        places = ({"layer": float((k - 1) // 2), "branch": float(k)} for k in range(1, 2 * n_layers + 1))
-        value = [_computed(value, {**info.data, **place}, ("layer", "branch")) for place in places]
-    elif isinstance(value, str):
-        value = _computed(value, info.data)
+    if isinstance(value, str):
+        return _alike(tuple(_formula_by_branch(value, info.data)))
     if not isinstance(value, list | tuple):
         return _positive(value)
-    numbers = tuple(_positive(number) for number in value)
+    numbers, n_layers = tuple(_positive(number) for number in value), info.data.get("n_layers")
     if n_layers is not None and len(numbers) != 2 * n_layers:
         raise _refused(
             f"found {len(numbers)} numbers, expected one for each of the {2 * n_layers} branches, or one for all"
         )
+    return _alike(numbers)
+
+
+def _alike(numbers: tuple[float, ...]) -> Branches:
     return numbers[0] if len(set(numbers)) == 1 else numbers
+
+
+def _formula_by_branch(formula: str, data: Mapping[str, Any]) -> Iterator[float]:
+    if data.get("n_layers") is None:
+        raise PydanticCustomError("formula_depends", "n_layers is wrong")
+    varies = re.search(r"\b(layer|branch)\b", formula)
+    for branch in range(1, 2 * data["n_layers"] + 1 if varies else 2):
+        place = {"layer": float((branch - 1) // 2), "branch": float(branch)}
+        number = _computed(formula, {**data, **place}, ("layer", "branch"))
+        if not 0 < number <= LARGEST:
+            raise _refused(f"the formula '{formula}' gives {number:g}, expected numbers above 0 and up to {LARGEST:g}")
+        yield number
 
 
 def _computed(formula: str, data: Mapping[str, Any], also: tuple[str, ...] = ()) -> float:

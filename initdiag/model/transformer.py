@@ -18,16 +18,15 @@ class Block(nn.Module):
 
     def __init__(self, shape: Architecture, layer: int) -> None:
         super().__init__()
-        place, width = shape.placement, shape.d_model
-        self.placement = place
-        before, after = place not in ("reordered", "none"), place in ("sandwich", "reordered")
-        self.attention_norm = norm(shape, width, before)
+        width = shape.d_model
+        self.placement = shape.placement
+        self.attention_norm = norm(shape, width, shape.normed_before)
         self.attention = LatentAttention(shape) if shape.mla else Attention(shape)
-        self.attention_post_norm = norm(shape, width, after)
+        self.attention_post_norm = norm(shape, width, shape.normed_after)
         self.attention_gain = gain(shape)
-        self.mlp_norm = norm(shape, width, before and place != "parallel_shared")
+        self.mlp_norm = norm(shape, width, shape.normed_before and shape.placement != "parallel_shared")
         self.mlp = Experts(shape) if shape.has_experts(layer) else MLP(shape, shape.d_ff)
-        self.mlp_post_norm = norm(shape, width, after)
+        self.mlp_post_norm = norm(shape, width, shape.normed_after)
         self.mlp_gain = gain(shape)
         branches = (2 * layer + 1, 2 * layer + 2)
         self.kept = [of_branch(shape.stream_multiplier, k) for k in branches]
@@ -75,11 +74,12 @@ class Transformer(nn.Module):
         """Return what the head reads: (B, T, d_model)."""
         shape, length = self.shape, ids.shape[1]
         x = self.embedding_norm(self._embedded(ids))
-        masks = {window: mask(length, shape, window, like=x) for window in {*shape.windows, None}}
-        turns = {local: self._turn(length, x, local) for local in (False, True)}
+        kinds = {
+            window: (self._turn(length, x, window is not None), mask(length, shape, window, like=x))
+            for window in {*shape.windows} or {None}
+        }
         for layer, block in enumerate(self.blocks):
-            window = shape.window(layer)
-            x = block(x, turns[window is not None], masks[window])
+            x = block(x, *kinds[shape.window(layer)])
         final: Tensor = self.final_norm(x)
         return final
 

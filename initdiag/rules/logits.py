@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from initdiag.rules.cures import head_drawn, logits_multiplied, round_down
 from initdiag.rules.finding import Severity
 from initdiag.rules.freshness import head_prior
 from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
 from initdiag.subjects import Subject
+
+WIDE_TABLE = 0.5  # std from which on logits times 1/√d_model are those of a usual head, of std 0.5 and more
 
 
 def _hot(evidence: Evidence) -> Iterator[Trouble]:
@@ -20,14 +23,14 @@ def _hot(evidence: Evidence) -> Iterator[Trouble]:
     state = (
         f"beyond √(2 ln V) = {frozen:.2f} one token takes all" if std > frozen else f"it costs {std * std / 2:.3g} nats"
     )
-    right = _round_down(gate.warn_logit_std * subject.head_std / std)
+    right = round_down(gate.warn_logit_std * subject.head_std / std)
     yield Trouble(
         f"logit std {std:.3f}; expected at most {gate.warn_logit_std:g}"
         + (f", and more than {gate.max_logit_std:g} fails" if failed else "")
         + f"; {state}",
         subject.head,
-        f"draw {subject.head} with a std of at most {right} (now {subject.head_std:.3g}): {_drawn(subject, right)}; "
-        f"or, in your model's code, multiply the logits by {_round_down(gate.warn_logit_std / std)}",
+        f"draw {subject.head} with a std of at most {right} (now {subject.head_std:.3g}): {_drawn(subject, right)}"
+        + _or_multiplied(subject, gate.warn_logit_std / std),
         "init.std",
         Severity.ERROR if failed else Severity.WARNING,
     )
@@ -44,29 +47,41 @@ def _predicts_input(evidence: Evidence) -> Iterator[Trouble]:
         f"the model predicts its own input: the input token's logit is {own:.1f} above the others, expected at most "
         f"{limit:.1f} (ln V + {evidence.gate.max_self_logit:g}){tied}",
         subject.head,
-        _declared(subject) if declared else _undeclared(subject),
+        identity_cure(subject, declared),
         "init.std",
         Severity.WARNING if declared else Severity.ERROR,
     )
 
 
-def _declared(subject: Subject) -> str:
+def identity_cure(subject: Subject, declared: bool) -> str:
+    """Say what makes the input token's own logit smaller; `declared`: an embedding multiplier explains it."""
+    if not declared:
+        return _undeclared(subject)
     return (
-        f"known of tied heads with an embedding multiplier, and it shrinks with depth; to be rid of it, "
-        f"{_untied(subject)} or, in your model's code, divide the logits by the multiplier"
+        f"known of tied heads with an embedding multiplier or norm, and it shrinks with depth; to be rid of it, "
+        f"{_untied(subject)} or divide the logits by what the embedding is multiplied by"
     )
 
 
 def _undeclared(subject: Subject) -> str:
-    return (
-        f"draw the embedding with std 0.02 ({_drawn(subject, '0.02')}) or {_untied(subject)}; or, in your model's "
-        "code, multiply the logits by 1/√d_model as T5 does"
+    """T5's cure for a tied N(1) table is 1/√d_model on the logits."""
+    head = subject.plan.by_name.get(subject.head)
+    times = 1 / math.sqrt(head.parameter.fan_in) if head else math.nan
+    return f"draw the embedding with std 0.02 ({_drawn(subject, '0.02')}) or {_untied(subject)}" + (
+        _or_multiplied(subject, times, " (1/√d_model, as T5 does)") if subject.head_std >= WIDE_TABLE else ""
     )
+
+
+def _or_multiplied(subject: Subject, factor: float, why: str = "") -> str:
+    if subject.architecture is None:
+        return f"; or, in your model's code, multiply the logits by {round_down(factor)}{why}"
+    key = logits_multiplied(subject.architecture, subject.plan.scheme, factor)
+    return f"; or {key}{why}" if key else ""
 
 
 def _drawn(subject: Subject, std: str) -> str:
     if subject.architecture is not None:
-        return f"in the config, init: {{scheme: scaled, std: {std}}}"
+        return f"in the config, {head_drawn(subject, std)}"
     line = f", `nn.init.normal_({as_python(subject.head)}, std={std})`" if " " not in subject.head else ""
     return f"in its init function{line}"
 
@@ -74,14 +89,6 @@ def _drawn(subject: Subject, std: str) -> str:
 def _untied(subject: Subject) -> str:
     where = "model.tied" if subject.architecture is not None else "of a Hugging Face config, tie_word_embeddings"
     return f"untie the head ({where}: false)"
-
-
-def _round_down(value: float) -> str:
-    """Two significant digits, rounded towards zero, so that the advice is inside the limit."""
-    if not (value > 0 and math.isfinite(value)):
-        return f"{value:g}"
-    digits = 1 - math.floor(math.log10(value))
-    return f"{math.floor(value * 10**digits) / 10**digits:.12g}"
 
 
 HOT = Rule(
@@ -93,7 +100,8 @@ HOT = Rule(
     "√(2 ln V), about 4.6 for GPT-2's vocabulary, a single token takes all of the probability and nearly all "
     "gradients vanish.",
     example="An nn.Linear head redrawn with std 1 at d_model 256: logit std 16, loss 66 where ln V is 10.4.",
-    instead="Head std at most about 1/√d_model; 0.02 up to d_model 2048; or a logit multiplier.",
+    instead="Head std at most about 1/√d_model; 0.02 up to d_model 2048; or a logit multiplier, as muP has it, whose "
+    "base_width is then not to be wider than the model.",
     references=("docs/concepts.md, logit std",),
     check=_hot,
 )
@@ -109,7 +117,8 @@ PREDICTS_INPUT = Rule(
     example="`model.head.weight = model.wte.weight` with PyTorch's default nn.Embedding, N(1): GPT-2 small starts at "
     "480 instead of 10.98.",
     instead="Draw the shared matrix with std 0.02 (GPT-2) or 1/√d_model; or tie the other way round, so that the "
-    "embedding takes nn.Linear's weights; or scale the logits by 1/√d_model (T5, PaLM).",
+    "embedding takes nn.Linear's weights; or scale the logits by 1/√d_model (T5, PaLM), in a config "
+    "`model.logit_multiplier`.",
     references=("arXiv 1608.05859 (tying)", "arXiv 1910.10683 (T5: logits scaled when tied)"),
     check=_predicts_input,
 )

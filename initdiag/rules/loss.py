@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from initdiag.rules.finding import Severity
 from initdiag.rules.freshness import head_prior
+from initdiag.rules.logits import identity_cure
 from initdiag.rules.rule import Evidence, Rule, Trouble
 from initdiag.theory import log_sum_exp
 
@@ -55,10 +56,20 @@ def _excess(evidence: Evidence) -> Iterator[Trouble]:
             f"loss {loss.value:.3f} nats is {loss.excess:.3f} over ln V = {loss.uniform:.3f}; the gate allows "
             f"{gate.max_excess:g}; {cause} explains it",
             "loss",
-            "cure the head first (LOGIT001, LOGIT002); if this start is meant, raise gate.max_excess",
+            f"{_cure(evidence, identity, declared)}; if this start is meant, raise gate.max_excess",
             "init.scheme",
             Severity.WARNING if declared else Severity.ERROR,
         )
+
+
+def _cure(evidence: Evidence, identity: bool, declared: bool) -> str:
+    """Name the finding that says what to do, or do so where there is none."""
+    loss, gate, logits = evidence.measured.loss, evidence.gate, evidence.measured.logits
+    if not identity:
+        return "cure the head first (LOGIT001)"
+    if logits.self_logit > loss.uniform + gate.max_self_logit:
+        return "cure the head first (LOGIT002)"
+    return identity_cure(evidence.subject, declared)
 
 
 ABOVE = Rule(

@@ -6,10 +6,18 @@ import math
 from collections.abc import Iterator
 
 from initdiag.measure import ResidualMeasure
+from initdiag.rules.cures import scaled_with_depth
 from initdiag.rules.finding import Severity
 from initdiag.rules.rule import Evidence, Rule, Trouble
 
 FEWEST_BRANCHES = 4  # with one layer there is no depth to speak of
+
+# Part of the embedding's variance that all branches together must have: below, a stream has no growth that a norm
+# could see (half a per cent in std), as behind LayerScale's gain of 1e-4 or under an embedding of a hundred times the
+# branches.
+NOTICED = 0.01
+
+FALLING = frozenset({"wang", "tinyllama", "gptj", "completep"})  # published: branches that all together fall like 1/N
 
 
 def depth_exponent(residual: ResidualMeasure) -> float:
@@ -28,22 +36,31 @@ def _judged(evidence: Evidence) -> bool:
 
 def _unscaled(evidence: Evidence) -> Iterator[Trouble]:
     residual = evidence.measured.residual
-    if _judged(evidence) and depth_exponent(residual) > evidence.gate.depth_exponent:
-        branches = len(residual.branches)
-        first, last = residual.embedding_variance, residual.branches[-1].stream_variance
-        yield Trouble(
-            f"the stream grows with depth: its variance goes from {first:.3g} to {last:.3g} over {branches} branches, "
-            f"whose variances sum to {residual.scaling_ratio:.1f} unscaled branches (scaled: 1, unscaled: {branches})",
-            "residual stream",
-            f"draw {_right_stds(evidence)}; {_how(evidence)}; many released models leave it so",
-            "init.scheme",
-            Severity.WARNING if residual.branch_variance_sum > first else Severity.INFO,
-        )
+    if not _judged(evidence) or depth_exponent(residual) <= evidence.gate.depth_exponent:
+        return
+    branches, total = len(residual.branches), residual.branch_variance_sum
+    first, last = residual.embedding_variance, residual.branches[-1].stream_variance
+    if total <= NOTICED * first:
+        return
+    grows = total > first
+    what = (
+        "the stream grows with depth: its variance"
+        if grows
+        else "no branch is scaled with depth, and the embedding hides it: the stream's variance"
+    )
+    yield Trouble(
+        f"{what} goes from {first:.3g} to {last:.3g} over {branches} branches, whose variances sum to "
+        f"{residual.scaling_ratio:.1f} unscaled branches (scaled: 1, unscaled: {branches})",
+        "residual stream",
+        f"draw {_right_stds(evidence)}; {_how(evidence)}; many released models leave it so",
+        "init.scheme",
+        Severity.WARNING if grows else Severity.INFO,
+    )
 
 
 def _how(evidence: Evidence) -> str:
     if evidence.subject.architecture is not None:
-        return "in the config, init.scheme: scaled"
+        return f"in the config, {scaled_with_depth(evidence.subject, evidence.measured.residual.scaling_ratio)}"
     return f"`initdiag scheme scaled --for {evidence.subject.typed}` writes the init function"
 
 
@@ -51,12 +68,15 @@ def _twice(evidence: Evidence) -> Iterator[Trouble]:
     residual = evidence.measured.residual
     branches = len(residual.branches)
     if _judged(evidence) and depth_exponent(residual) < -evidence.gate.depth_exponent:
+        falling = evidence.subject.plan.scheme in FALLING
         yield Trouble(
             f"the branches are too small: their variances sum to {residual.scaling_ratio:.3g} unscaled branches; "
-            f"expected about 1, and 1/{branches} = {1 / branches:.3g} is what scaling twice gives",
+            f"expected about 1, and 1/{branches} = {1 / branches:.3g} is what scaling twice gives"
+            + (f"; those of scheme {evidence.subject.plan.scheme} fall like 1/N" if falling else ""),
             "residual stream",
             f"apply 1/√(2N) once: draw {_right_stds(evidence)}",
             "init.residual_std",
+            Severity.WARNING if falling else Severity.ERROR,
         )
 
 
@@ -67,6 +87,7 @@ def _right_stds(evidence: Evidence) -> str:
     return " and ".join(
         f"{role} with std {std:.3g}/√({depth}) = {std / math.sqrt(branches):.3g}"
         for role, std in evidence.subject.residual_stds.items()
+        if std > 0
     )
 
 
@@ -75,14 +96,16 @@ UNSCALED = Rule(
     name="unscaled-residual",
     severity="warning; info where all branches together are smaller than the embedding",
     what="The branches of a pre-norm model add up to more than (2N)^gate.depth_exponent unscaled branches. Fewer than "
-    "four branches are not judged: there is no depth to speak of.",
+    "four branches are not judged: there is no depth to speak of; nor are branches that all together have less than "
+    "a hundredth of the embedding's variance, such as those behind LayerScale.",
     why="Every branch adds its variance to the stream, so 2N equal branches make it grow like N: late layers change a "
     "large stream by a small part, and the gradients of early ones differ from those of late ones. The loss does "
     "not see it: GPT-2 small starts at 10.98 either way. Many released models leave it so; it is a choice, not a "
     "fault, and so this warns.",
     example="`init: {scheme: gpt2}` at 12 layers: the branch variances sum to 24 unscaled branches, and the stream's "
     "variance ends at 2.3 instead of 0.087.",
-    instead="`init: {scheme: scaled}`: attention out and MLP out with std/√(2N).",
+    instead="Attention out and MLP out with std/√(2N): `init: {scheme: scaled}` is gpt2 with it, cerebras is bert, "
+    "bigscience is wang; of deepseek, residual_std says it, of lingua factor; for any other scheme, init.roles.",
     references=("GPT-2 paper, section 2.3", "arXiv 2002.04745 (pre-norm variance grows with depth)"),
     check=_unscaled,
 )
@@ -90,7 +113,7 @@ UNSCALED = Rule(
 TWICE = Rule(
     id="RES002",
     name="residual-scaled-twice",
-    severity="error",
+    severity="error; warning for schemes whose branches fall like 1/N by design (wang, tinyllama, gptj, completep)",
     what="The branches of a pre-norm model add up to less than (2N)^−gate.depth_exponent unscaled branches. Branches "
     "that are exactly zero are a known choice; they and models of fewer than four branches are not judged.",
     why="When 1/√(2N) is applied by two hands (in the init function, and again by a loop over names that end in "

@@ -76,11 +76,16 @@ def _tokens_lost(evidence: Evidence) -> Iterator[Trouble]:
             table,
             _larger_positions(evidence, stds)
             or f"give {table} the std of what is added to it: 0.02 beside learned positions of 0.02; beside sinusoids, "
-            "which have rms 0.7, multiply by math.sqrt(d_model) in the forward or draw with std 1; if the embedding is "
-            "not small, look for layers whose output is the same for every token",
+            f"which have rms 0.7, multiply by √d_model in the forward ({_multiplied(evidence)}) or draw with std 1; if "
+            "the embedding is not small, look for layers whose output is the same for every token",
             "init.std",
             Severity.ERROR if share < TOKENS else Severity.WARNING,
         )
+
+
+def _multiplied(evidence: Evidence) -> str:
+    own = evidence.subject.architecture is not None
+    return 'model.embedding_multiplier: "sqrt(d_model)"' if own else "x = embedding(ids) * math.sqrt(d_model)"
 
 
 def _larger_positions(evidence: Evidence, stds: list[float]) -> str:
@@ -88,9 +93,11 @@ def _larger_positions(evidence: Evidence, stds: list[float]) -> str:
     roles = {found.name: found.role for found in evidence.measured.roles}
     for parameter in evidence.measured.parameters:
         if roles.get(parameter.name) is Role.POSITION_EMBEDDING and stds and parameter.std > LARGER * stds[0]:
+            own = evidence.subject.architecture is not None
+            key = f"init.roles: {{position_embedding: {{normal: {stds[0]:.3g}}}}}"
             return (
                 f"{parameter.name} has std {parameter.std:.3g}: give it that of the tokens that it is added to, "
-                f"{code(parameter.name, stds[0])}"
+                f"{key if own else code(parameter.name, stds[0])}"
             )
     return ""
 

@@ -7,14 +7,16 @@ from collections.abc import Iterator
 from statistics import median
 
 from initdiag.measure import Branch
+from initdiag.rules.finding import Severity
 from initdiag.rules.rule import Evidence, Rule, Trouble
-from initdiag.schemes import PlannedParameter, Role
+from initdiag.schemes import SCHEMES, PlannedParameter, Role
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS, layer_of
 from initdiag.subjects.subject import without_layers
 
 ADDITIVE = 1e-3  # relative
 COARSE = {"float16": 2.0**-9, "bfloat16": 2.0**-6}  # four roundings of a sum
 NEAR = math.log(1.25)  # a measured factor is taken for 1/√(2N), 1 or √(2N) when it is this close
+CLOSE = 0.05  # relative: a measured std is the planned one; small matrices are drawn to 2 %
 FEWEST_LAYERS = 4  # below, 1/√(2N) can't be told from an MLP's 1/√4
 
 
@@ -48,14 +50,29 @@ def _wrong_matrices(evidence: Evidence) -> Iterator[Trouble]:
     ):
         if _near(factor, 1 / depth) and _near(rest, 1.0):
             names = _writers(evidence, other)
+            published = _as_published(evidence)
             yield Trouble(
                 f"{scaled} is scaled by {factor:.3g} (1/√(2N) = {1 / depth:.3g}), but {other} by {rest:.3g}; expected "
                 f"the same factor on both: {names}" + (f"; {misplaced} is scaled instead" if misplaced else ""),
                 names,
-                f"scale {names} by {1 / depth:.3g} too{undo}; the rule of your init function that matches names "
+                f"scheme {published} is published so; init.scheme: scaled is what it was meant to be"
+                if published
+                else f"scale {names} by {1 / depth:.3g} too{undo}; the rule of your init function that matches names "
                 "misses them",
-                "init.residual_std",
+                "init.scheme" if published else "init.residual_std",
+                Severity.WARNING if published else Severity.ERROR,
             )
+
+
+def _as_published(evidence: Evidence) -> str:
+    """Return the scheme where it says itself what was found, and the weights are as it says."""
+    plan = evidence.subject.plan
+    stds = {parameter.name: parameter.std for parameter in evidence.measured.parameters}
+    drawn = all(
+        abs(stds.get(entry.parameter.name, math.nan) - entry.distribution.std) <= CLOSE * entry.distribution.std
+        for entry in plan.with_role(*RESIDUAL_PROJECTIONS)
+    )
+    return plan.scheme if plan.scheme in SCHEMES and drawn else ""
 
 
 def _feeders(evidence: Evidence, depth: float) -> str:
@@ -142,7 +159,7 @@ def _overwritten(branches: tuple[Branch, ...], at: int) -> bool:
 WRONG_MATRICES = Rule(
     id="RES003",
     name="residual-scaling-misplaced",
-    severity="error",
+    severity="error; warning where a published scheme has it so (llama2c)",
     what="In a pre-norm model of at least four layers, 1/√(2N) is found on the matrices that read the stream instead "
     "of those that write to it, or on only one of the two kinds that write to it.",
     why="Only the std of what is added decides how the stream grows. Scaling the inputs instead makes attention flat "

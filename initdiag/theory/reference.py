@@ -55,7 +55,7 @@ def mlp_branch_variances(subject: Subject, reads: Mapping[str, float] | None = N
             continue
         branch = _mlp(subject, f"blocks.{layer}.mlp", state)
         after = f"blocks.{layer}.mlp_post_norm"
-        given = branch if branch is None or shape.placement not in NORMED_AFTER else _normed(subject, after, branch)
+        given = branch if branch is None or not shape.normed_after else _normed(subject, after, branch)
         gain = _gain(subject.plan, f"blocks.{layer}.mlp_gain")
         if given is not None and gain is not None:
             variances[last] = given * (gain * of_branch(shape.residual_multiplier, 2 * layer + 2)) ** 2
@@ -69,7 +69,6 @@ def reference(subject: Subject) -> Architecture:
     return subject.architecture
 
 
-NORMED_AFTER = ("sandwich", "reordered")
 # the norm whose output the MLP of a block reads; in a reordered block it reads the stream itself
 NORM_BEFORE = {"post": "attention_norm", "parallel_shared": "attention_norm"}
 

@@ -152,12 +152,18 @@ CASES: list[tuple[Fields, str, str, Fields]] = [
     ),
     *(
         (
-            rotary(kind="linear", factor=8, **{name: 4}),
+            rotary(kind="linear", factor=8, **{name: 5}),
             f"rotary_scaling.{name}",
             f"found with kind linear, expected no {name}: all pairs turn slower",
-            rotary(kind="linear", factor=8, **{name: None}),
+            rotary(kind="linear", factor=8, **{name: default}),
         )
-        for name in ("low", "high", "context")
+        for name, default in (("low", 1.0), ("high", 4.0), ("context", None))
+    ),
+    (
+        rotary(factor=8, context=16, rounded=False),
+        "rotary_scaling.rounded",
+        "found false with kind llama3, expected kind yarn, or no rounded",
+        rotary(kind="yarn", factor=8, context=16, rounded=False),
     ),
     (
         rotary(factor=8),
@@ -243,13 +249,13 @@ CASES: list[tuple[Fields, str, str, Fields]] = [
     (
         moe(groups=4, top_groups=1),
         "moe.top_groups",
-        "found 1 groups of 2, expected room for top_k 4",
+        "found 1, which leaves 2 experts; expected room for moe.top_k, 4",
         moe(groups=4, top_groups=2),
     ),
     (
         moe(groups=4),  # top_groups is 1 where it isn't given
         "moe.top_groups",
-        "found 1 groups of 2, expected room for top_k 4",
+        "found 1, which leaves 2 experts; expected room for moe.top_k, 4",
         moe(groups=4, top_k=2),
     ),
     (

@@ -11,7 +11,7 @@ from torch import nn
 from initdiag.model.architecture import Architecture
 from initdiag.model.attention import Mix
 from initdiag.model.feedforward import Experts, hidden
-from initdiag.model.layers import LayerNorm, RMSNorm
+from initdiag.model.layers import Norm
 from initdiag.model.positions import alibi_slopes, mask, rotate, rotation, scaled, sinusoids
 from initdiag.model.sections import RotaryScaling
 from tests.model import plain, plain_positions
@@ -171,16 +171,14 @@ def test_a_softcap_comes_before_the_mask_and_the_softmax() -> None:
 @torch.no_grad()
 def test_norms_are_pytorchs(eps: float) -> None:
     x = 3 + 2 * normals(4, 7, 32)
-    with_bias, without = architecture(eps=eps), architecture(eps=eps, biases=False)
-    bare = architecture(eps=eps, norm_scale="none")
-    for mine, theirs in (
-        (LayerNorm(with_bias, 32), nn.LayerNorm(32, eps)),
-        (LayerNorm(without, 32), nn.LayerNorm(32, eps, bias=False)),
-        (LayerNorm(bare, 32), nn.LayerNorm(32, eps, elementwise_affine=False)),
-        (RMSNorm(with_bias, 32), nn.RMSNorm(32, eps)),
-        (RMSNorm(bare, 32), nn.RMSNorm(32, eps, elementwise_affine=False)),
+    for fields, theirs in (
+        ({}, nn.LayerNorm(32, eps)),
+        ({"biases": False}, nn.LayerNorm(32, eps, bias=False)),
+        ({"norm_scale": "none"}, nn.LayerNorm(32, eps, elementwise_affine=False)),
+        ({"norm": "rmsnorm"}, nn.RMSNorm(32, eps)),
+        ({"norm": "rmsnorm", "norm_scale": "none"}, nn.RMSNorm(32, eps, elementwise_affine=False)),
     ):
-        shaken(mine)
+        mine = shaken(Norm(architecture(eps=eps, **fields), 32))
         theirs.load_state_dict(mine.state_dict())
         torch.testing.assert_close(mine(x), theirs(x))
 
@@ -189,8 +187,8 @@ def test_norms_are_pytorchs(eps: float) -> None:
 @torch.no_grad()
 def test_norms_by_hand(scale: str, one: float) -> None:
     x = torch.tensor([[1.0, 2.0, 3.0, 6.0]])  # mean 3, variance (4 + 1 + 0 + 9) / 4 = 3.5, mean square 12.5
-    shape = architecture(eps=0.5, norm_scale=scale)
-    layer_norm, rms_norm = LayerNorm(shape, 4), RMSNorm(shape, 4)
+    layer_norm = Norm(architecture(eps=0.5, norm_scale=scale), 4)
+    rms_norm = Norm(architecture(eps=0.5, norm_scale=scale, norm="rmsnorm"), 4)
     state = {"weight": torch.tensor([1.0, 2.0, 3.0, 4.0]) - one, "bias": torch.full((4,), 10.0)}
     layer_norm.load_state_dict(state)
     rms_norm.load_state_dict({"weight": torch.full((4,), 2.0) - one})

@@ -16,8 +16,6 @@ from tests.model.random_shapes import examples, given_fields, shapes
 from tests.small_models import shaken
 
 EXACT = 1e-9  # of the largest logit: some hundred roundings of float64, 1e-16 each, and norms that divide by small rms
-# tables of positions are float32 in every dtype: angles of up to 6 radians are off by a few times 6 · 2^-24 = 4e-7
-OF_TABLES = 1e-4
 
 
 def in_float64(shape: Architecture) -> Transformer:
@@ -43,8 +41,7 @@ def test_beside_the_plain_implementation(shape: Architecture) -> None:
     expected = plain.logits(shape, dict(module.named_parameters()), ids)
     found = module(ids)
     assert found.shape == (2, shape.context, shape.vocab_size)
-    tolerance = OF_TABLES if shape.position in ("rotary", "sinusoidal") else EXACT
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest(expected))
+    torch.testing.assert_close(found, expected, rtol=0, atol=EXACT * largest(expected))
 
 
 @examples(30)

@@ -7,8 +7,10 @@ import importlib.util
 import os
 import sys
 import types
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -19,8 +21,16 @@ from torch import Tensor
 from initdiag.engines.draw import draw
 from initdiag.model import Architecture
 from initdiag.model.planning import planned
-from initdiag.schemes import Constant, Distribution, InitPlan, Orthogonal, PlannedParameter, Truncated, Uniform
-from initdiag.schemes import scheme_named
+from initdiag.schemes import (
+    Constant,
+    Distribution,
+    InitPlan,
+    Orthogonal,
+    PlannedParameter,
+    Truncated,
+    Uniform,
+    scheme_named,
+)
 from tests.parity.tools import shape_of
 from tests.sampling import SIGMAS, assert_near, assert_same_distribution, relative_error_of_std
 
@@ -29,8 +39,11 @@ torch.set_num_threads(1)  # tensors this small only wait for a second thread
 ROUNDING = 1e-6  # of a bound that is computed in float32
 
 
-def package(name: str, without_init: Sequence[str] = ()) -> Any:
-    """Import a module of a package of requirements-originals.txt. One that is missing skips the test, in CI it fails it.
+@cache
+def package(name: str, without_init: tuple[str, ...] = ()) -> Any:
+    """Import a module of a package of requirements-originals.txt; a missing one skips the test, and in CI fails it.
+
+    It is for tests with the fixture `originals`, not for where a file is collected: every worker collects all files.
 
     without_init: packages above it whose __init__ is left out, since it imports what this module doesn't need.
     Nothing takes the place of any code: what is imported is the package's own.
@@ -39,9 +52,14 @@ def package(name: str, without_init: Sequence[str] = ()) -> Any:
     if importlib.util.find_spec(top) is None:
         missing = f"{top} is not installed: 'make test' installs it from requirements-originals.txt"
         assert not os.environ.get("CI"), missing
-        pytest.skip(missing, allow_module_level=True)
-    with bare(without_init):
-        return importlib.import_module(name)
+        pytest.skip(missing)
+    with bare(without_init), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what their code is told at import is not about ours
+        compiles = torch.compile
+        try:
+            return importlib.import_module(name)
+        finally:
+            torch.compile = compiles  # lightning puts a function of its own in its place
 
 
 @contextmanager
@@ -107,6 +125,7 @@ def same_draw(theirs: Tensor, ours: Tensor, law: Distribution, what: str) -> Non
     Std within five standard errors (6e-7), entries by two-sample Kolmogorov–Smirnov (1e-6), support within the bound:
     with some 1,000 groups in this folder, a false alarm once in 500 choices of seeds.
     """
+    theirs = theirs.detach()
     if isinstance(law, Constant):
         assert bool((theirs == ours).all()), f"{what}: {theirs[:3].tolist()} …, ours {law}"
         return

@@ -100,4 +100,3 @@ def test_init_functions(scheme: str) -> None:
         elif one.role is not Role.NORM_SCALE:
             INITS[scheme](theirs[one.name])
     same_draws(scheme, bare, theirs)
-

@@ -24,13 +24,22 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (*families_earl
 # is off by 6e-8 of itself; angles go up to 23, and three layers make a dozen such roundings of it, seen at 4 sigma.
 FLOAT32 = 1e-5
 # Where their code leaves little in float32, the bound is as sharp as that. With LayerNorm, it is either the rotary
-# tables (sdpa; theirs and ours round float32 frequencies differently, and angles up to 23 that are off by 6e-8 of
-# themselves are off by 1.4e-6 at most) or the softmax (eager attention: 6e-8 of each weight, in three layers).
-LITTLE = ("gpt-neox", "gpt-neox, sequential", "falcon-7b", "falcon-40b", "falcon, sequential", "phi", "starcoder2")
+# tables (sdpa; theirs are float32, ours as wide as the model; angles up to 23 that are off by 6e-8 of themselves are off
+# by 1.4e-6 at most) or the softmax (eager attention: 6e-8 of each weight, in three layers).
+LITTLE = (
+    "gpt-neox",
+    "gpt-neox, sequential",
+    "falcon-7b",
+    "falcon-40b",
+    "falcon, sequential",
+    "phi",
+    "starcoder2",
+    "gpt-j",
+)
 ALIBI = ("bloom, 4 heads", "bloom, 6 heads", "mpt, 4 heads", "mpt, 6 heads")
 EAGER = (*ALIBI, "gpt-oss", "gemma-2")  # their code has no sdpa, for ALiBi, attention sinks and softcaps
-# With sdpa and without rotary tables all is float64: 2e-16, some thousand times. GPT-J's tables are rounded like ours.
-NOTHING = ("gpt2", "opt", "opt, post-norm", "gpt-j")
+# With sdpa and without rotary tables all is float64: 2e-16, some thousand times.
+NOTHING = ("gpt2", "opt", "opt, post-norm")
 SHARP = {**dict.fromkeys((*LITTLE, *ALIBI), 2e-6), **dict.fromkeys(NOTHING, 1e-12)}
 HEARD = 100  # so many times the bound a change of one field must make
 
@@ -204,7 +213,8 @@ CHANGES: Mapping[str, Change] = {
         else None
     ),
     "rotary_scaling.kind": only(
-        yarn_or_llama3, part("rotary_scaling", "kind", lambda kind: {"yarn": "llama3", "llama3": "yarn"}[kind])
+        lambda shape: yarn_or_llama3(shape) and shape.rotary_scaling.rounded,  # llama3 has no borders to be rounded
+        part("rotary_scaling", "kind", lambda kind: {"yarn": "llama3", "llama3": "yarn"}[kind]),
     ),
     "rotary_scaling.factor": part("rotary_scaling", "factor", lambda factor: factor * 1.5),
     "rotary_scaling.low": only(yarn_or_llama3, part("rotary_scaling", "low", lambda low: low / 4)),
