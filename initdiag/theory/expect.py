@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from initdiag.measure import Measurements, mean, total
-from initdiag.schemes import InitPlan, Role
+from initdiag.schemes import Constant, InitPlan, Role
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 from initdiag.subjects import Subject
 from initdiag.theory.loss import expected_loss, sampling_allowance
@@ -25,7 +25,7 @@ class Expectations:
     logit_std: σ_head·√d_model for a normed final state; None where no norm makes it so.
     branch_variances: by residual projection, for MLPs that read a norm.
     scaling_ratio: what the plan promises: Σ over branches of (std / unscaled std)²; None where nobody
-    promised anything.
+    promised anything, or branches are multiplied by 0.
     """
 
     loss: float
@@ -56,7 +56,7 @@ def expect(subject: Subject, batch: TokenBatch, measured: Measurements) -> Expec
         uniform_targets=expected_loss(vocab_size, positions, uniform_targets=True),
         allowance=allowance if random else allowance + TEXT_FLOOR,
         logit_std=logit_std(subject, streams[-1]) if shape else read_logit_std(subject, measured),
-        branch_variances=mlp_branch_variances(subject, reads) if shape else {},
+        branch_variances=mlp_branch_variances(subject, reads, streams[0]) if shape else {},
         scaling_ratio=promised_scaling(subject.plan) if subject.drawn_by_us else None,
     )
 
@@ -69,11 +69,14 @@ def read_logit_std(subject: Subject, measured: Measurements) -> float | None:
     return head.distribution.std * math.sqrt(head.parameter.fan_in) * read.rms
 
 
-def promised_scaling(plan: InitPlan) -> float:
+def promised_scaling(plan: InitPlan) -> float | None:
     """Return Σ (std / unscaled std)² over the branches: 1 for 1/√(2N), 2N without scaling.
 
-    Several matrices that write one branch, such as experts and shared experts, count once, by their mean.
+    None where learned multipliers start all branches at 0: there is nothing to scale. Several matrices that write one branch, such as experts and shared experts, count once, by their mean.
     """
+    multipliers = [entry.distribution for entry in plan.with_role(Role.MULTIPLIER)]
+    if multipliers and all(one == Constant(0.0) for one in multipliers):
+        return None
     factors: dict[tuple[int | None, Role], list[float]] = {}
     for entry in plan.with_role(*RESIDUAL_PROJECTIONS):
         factor = entry.distribution.std / entry.unscaled_std if entry.unscaled_std else 0.0

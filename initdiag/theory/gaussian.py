@@ -1,4 +1,4 @@
-"""Second moments of activations under a centred Gaussian. Pure Python."""
+"""Moments of activations under a centred Gaussian. Pure Python."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ def mean_square(activation: str, std: float) -> float:
 
 def second_moment(phi: Callable[[float], float], std: float) -> float:
     """Return E[phi(u)²] for u ~ N(0, std²)."""
+    return first_moment(lambda u: phi(u) * phi(u), std)
+
+
+def first_moment(phi: Callable[[float], float], std: float) -> float:
+    """Return E[phi(u)] for u ~ N(0, std²)."""
     step = 2 * _REACH / _STEPS
     nodes = (-_REACH + step * i for i in range(_STEPS + 1))
-    return math.fsum(phi(std * z) * phi(std * z) * math.exp(-z * z / 2) for z in nodes) * step / math.sqrt(2 * math.pi)
+    return math.fsum(phi(std * z) * math.exp(-z * z / 2) for z in nodes) * step / math.sqrt(2 * math.pi)

@@ -24,8 +24,8 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (*families_earl
 # is off by 6e-8 of itself; angles go up to 23, and three layers make a dozen such roundings of it, seen at 4 sigma.
 FLOAT32 = 1e-5
 # Where their code leaves little in float32, the bound is as sharp as that. With LayerNorm, it is either the rotary
-# tables (sdpa; theirs are float32, ours as wide as the model; angles up to 23 that are off by 6e-8 of themselves are off
-# by 1.4e-6 at most) or the softmax (eager attention: 6e-8 of each weight, in three layers).
+# tables (sdpa; theirs are float32, ours as wide as the model; angles up to 23, off by 6e-8 of themselves, are off by
+# 1.4e-6 at most) or the softmax (eager attention: 6e-8 of each weight, in three layers).
 LITTLE = (
     "gpt-neox",
     "gpt-neox, sequential",
@@ -175,6 +175,10 @@ def yarn_or_llama3(shape: Architecture) -> bool:
     return shape.rotary_scaling is not None and shape.rotary_scaling.kind != "linear"
 
 
+def rounded_or_llama3(shape: Architecture) -> bool:
+    return shape.rotary_scaling is not None and shape.rotary_scaling.kind != "linear" and shape.rotary_scaling.rounded
+
+
 def only(where: Callable[[Architecture], bool], change: Change) -> Change:
     return lambda shape: change(shape) if where(shape) else None
 
@@ -213,7 +217,7 @@ CHANGES: Mapping[str, Change] = {
         else None
     ),
     "rotary_scaling.kind": only(
-        lambda shape: yarn_or_llama3(shape) and shape.rotary_scaling.rounded,  # llama3 has no borders to be rounded
+        rounded_or_llama3,
         part("rotary_scaling", "kind", lambda kind: {"yarn": "llama3", "llama3": "yarn"}[kind]),
     ),
     "rotary_scaling.factor": part("rotary_scaling", "factor", lambda factor: factor * 1.5),
