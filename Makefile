@@ -14,8 +14,10 @@ help: ## list the targets
 	$(BIN)/python -m compileall -q initdiag
 	touch $@
 
-.venv/tested: .venv/installed
+.venv/tested: .venv/installed requirements-originals.txt
 	$(PIP) --editable '.[dev]'
+	rm -rf .venv/originals
+	$(PIP) --no-deps --target .venv/originals --requirement requirements-originals.txt
 	touch $@
 
 demo: .venv/installed ## what GPT-2 small does before its first step

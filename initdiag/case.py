@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from initdiag.errors import UsageError, require_type
+from initdiag.errors import PlanError, UsageError, require_type
 from initdiag.inference import outside
 from initdiag.request import Progress, Request, blocks_told
 from initdiag.versions import versions
@@ -183,7 +183,10 @@ def planned(case: Case, settings: Settings, *, as_they_are: bool = False) -> Sub
         roles, sizes = dense.forward(subject, weights, case.batch, survey)
     if as_they_are:
         return replace(subject, plan=as_built(subject, roles, measure_parameters(weights.module)))
-    plan = plan_by_role(scheme_of(init), roles, sizes, init.parameters, weights.module)
+    try:
+        plan = plan_by_role(scheme_of(init), roles, sizes, init.parameters, weights.module)
+    except PlanError as error:
+        raise PlanError(f"{subject.name}: {error}") from error
     return replace(subject, plan=plan)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
-from initdiag.errors import PlanError
+from initdiag.errors import PlanError, did_you_mean
 from initdiag.model.architecture import Architecture
 from initdiag.model.parameters import sizes
 from initdiag.schemes import Scheme
@@ -26,14 +27,26 @@ def demanded(shape: Architecture, scheme: Scheme, settings: Mapping[str, float |
     """
     if not scheme.forward:
         return shape
+    for field in scheme.forward:
+        if field not in Architecture.model_fields:
+            known = did_you_mean(field, Architecture.model_fields)
+            raise PlanError(
+                f"scheme '{scheme.name}' wants '{field}' of the forward pass, which no model here has{known}"
+            )
     changes = {field: _value(shape, scheme, settings, field, text) for field, text in scheme.forward.items()}
     kept = shape.model_dump(exclude_unset=True)
     try:
         return Architecture.model_validate({**kept, **changes})
     except ValidationError as error:
         wanted = ", ".join(f"{field} {_shown(value)}" for field, value in changes.items())
-        why = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
+        why = "; ".join(map(_why, error.errors()))
         raise PlanError(f"scheme '{scheme.name}' wants {wanted}, which doesn't fit this model: {why}") from error
+
+
+def _why(detail: ErrorDetails) -> str:
+    field = ".".join(str(part) for part in detail["loc"] if part in Architecture.model_fields)
+    said = detail["msg"].removeprefix("Value error, ")
+    return f"{field}: {said}" if field else said
 
 
 def changes(shape: Architecture, before: Architecture) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from initdiag.rules.cures import cooler_attention
 from initdiag.rules.finding import Severity
 from initdiag.rules.rule import Evidence, Rule, Trouble
 
@@ -31,8 +32,7 @@ def _saturated(evidence: Evidence) -> Iterator[Trouble]:
         yield Trouble(
             f"attention is saturated: {'; '.join(complaints)}",
             sharpest.name,
-            f"multiply the std of query and key by {1 / math.sqrt(max(hottest.logit_std, 1.0)):.2g} to bring the logit "
-            "std to 1, and check that the logits are divided by √head_dim",
+            cooler_attention(evidence.subject, max(hottest.logit_std, 1.0)),
             "init.std",
             Severity.ERROR if failed else Severity.WARNING,
         )
@@ -48,7 +48,8 @@ SATURATED = Rule(
     why="A saturated softmax passes hardly any gradient to queries and keys, and the token that it looks at was chosen "
     "by chance; such heads start dead and can stay so.",
     example="Xavier query and key without the division by √head_dim: entropy 0.18 of its maximum.",
-    instead="Query and key std with d_model·σ_q·σ_k below about 1, logits divided by √head_dim.",
+    instead="Query and key std with d_model·σ_q·σ_k below about 1, logits divided by √head_dim. Norms on queries and "
+    "keys undo their std, so that only the scale is left, `model.attention_scale` in a config.",
     references=("arXiv 1706.03762, section 3.2.1", "docs/concepts.md, attention entropy"),
     check=_saturated,
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
-from initdiag.model import Architecture
 from initdiag.schemes import SCHEMES, Draw, Role
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 from initdiag.subjects import Subject
@@ -27,7 +27,7 @@ def scaled_with_depth(subject: Subject, scaling_ratio: float) -> str:
     name, shape = subject.plan.scheme, subject.architecture
     if name in SCALED:
         return SCALED[name]
-    if shape is not None and shape.residual_multiplier != 1:
+    if shape is not None and shape.residual_multiplier != 1 and "residual_multiplier" not in _demanded(subject):
         by_branch = isinstance(shape.residual_multiplier, tuple)
         return f"divide model.residual_multiplier{' of every branch' if by_branch else ''} by {scaling_ratio**0.5:.3g}"
     draws = SCHEMES[name].roles if name in SCHEMES else {}
@@ -55,11 +55,33 @@ def _head_role(subject: Subject) -> Role:
     return Role.LM_HEAD if subject.plan.with_role(Role.LM_HEAD) else Role.TOKEN_EMBEDDING
 
 
-def logits_multiplied(shape: Architecture, scheme: str, factor: float) -> str:
+def logits_multiplied(subject: Subject, factor: float) -> str:
     """Say how a config multiplies the logits; nothing where the scheme has its own factor, which goes before."""
-    if scheme in SCHEMES and "logit_multiplier" in SCHEMES[scheme].forward:
+    if subject.architecture is None or "logit_multiplier" in _demanded(subject):
         return ""
-    return f"model.logit_multiplier: {round_down(factor * shape.logit_multiplier)}"
+    return f"model.logit_multiplier: {round_down(factor * subject.architecture.logit_multiplier)}"
+
+
+def cooler_attention(subject: Subject, logit_std: float) -> str:
+    """Say what brings the std of attention logits from what it is to 1."""
+    shape, times = subject.architecture, logit_std**-0.5
+    if shape is not None and shape.qk_norm != "none":
+        return f"norms on queries and keys undo their std: multiply the attention scale by {1 / logit_std:.2g}" + (
+            "" if "attention_scale" in _demanded(subject) else " (model.attention_scale)"
+        )
+    text = f"multiply the std of query and key by {times:.2g} to bring the logit std to 1"
+    if shape is None:
+        return f"{text}, and check that the logits are divided by √head_dim"
+    roles = (Role.ATTENTION_QUERY, Role.ATTENTION_KEY)
+    stds = {role: entries[0].distribution.std * times for role in roles if (entries := subject.plan.with_role(role))}
+    own = ", ".join(f"{role}: {{normal: {round_down(std)}}}" for role, std in stds.items() if std > 0)
+    return f"{text}: init.roles: {{{own}}}" if own else text
+
+
+def _demanded(subject: Subject) -> Container[str]:
+    """Fields of `model:` that the scheme decides, whatever the config says."""
+    name = subject.plan.scheme.partition("+")[0]
+    return SCHEMES[name].forward if name in SCHEMES else ()
 
 
 def round_down(value: float) -> str:

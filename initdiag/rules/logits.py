@@ -75,7 +75,7 @@ def _undeclared(subject: Subject) -> str:
 def _or_multiplied(subject: Subject, factor: float, why: str = "") -> str:
     if subject.architecture is None:
         return f"; or, in your model's code, multiply the logits by {round_down(factor)}{why}"
-    key = logits_multiplied(subject.architecture, subject.plan.scheme, factor)
+    key = logits_multiplied(subject, factor)
     return f"; or {key}{why}" if key else ""
 
 

@@ -19,7 +19,7 @@ from initdiag.schemes.distributions import (
 from initdiag.schemes.formula import evaluate
 from initdiag.schemes.parameter import Parameter
 from initdiag.schemes.scheme import Draw, Scheme
-from initdiag.schemes.settings import formula_names
+from initdiag.schemes.settings import formula_names, unknown_sizes, words
 
 DISTRIBUTIONS = ("normal", "uniform", "truncated", "orthogonal", "constant")
 LEAST_CUT = 0.1  # sigmas: below, a cut normal is a uniform (kurtosis 1.8 to three digits)
@@ -31,7 +31,8 @@ def answer(
     """Return what a parameter is drawn from, and its std without the scheme's depth scaling.
 
     Raises:
-        PlanError: the scheme says nothing about the parameter's role, or a formula can't be computed.
+        PlanError: the scheme says nothing about the parameter's role, or a formula can't be computed, or uses what this
+            model doesn't have.
     """
     if parameter.role not in scheme.roles:
         raise PlanError(
@@ -44,9 +45,23 @@ def answer(
     layer = -1 if parameter.layer is None else parameter.layer
     fans = {"fan_in": float(parameter.fan_in), "fan_out": float(parameter.fan_out)}
     names = {**formula_names(scheme, sizes, settings, layer), **fans}
+    if missing := _missing(scheme, draw, names, layer):
+        where = f"'{parameter.name}' (role {parameter.role}, {draw})"
+        raise PlanError(f"scheme '{scheme.name}' can't say what {where} is drawn from: {missing}; use another scheme")
     distribution = distribution_of(draw, draw.formula, names)
     unscaled = distribution_of(draw, draw.unscaled, names) if draw.unscaled else distribution
     return distribution, unscaled.std
+
+
+def _missing(scheme: Scheme, draw: Draw, names: Mapping[str, float], layer: int) -> str:
+    """Say what a formula uses that this model, or this parameter of it, doesn't have; '' where it has all."""
+    formula = " ".join((draw.formula, draw.unscaled or "", draw.cut or ""))
+    if sizes := unknown_sizes(formula, names):
+        return f"{' and '.join(sizes)} is not known of this model"
+    by_layer = {"layer", *scheme.choices, *scheme.terms} - set(names)
+    if layer < 0 and by_layer & set(words(formula)):
+        return "that depends on its layer, and there is no number of a layer in its name"
+    return ""
 
 
 def _packed(
@@ -55,7 +70,7 @@ def _packed(
     """Ask for each part of a packed matrix as if its rows were a matrix of their own."""
     parts = parameter.all_parts
     answers = [answer(scheme, parameter.alone(part), sizes, settings) for part in parts]
-    if len(set(answers)) == 1:
+    if len(set(answers)) == 1 and not isinstance(answers[0][0], Orthogonal):  # which is drawn as a whole
         return answers[0]
     pieces = tuple(Piece(part.role, part.rows, drawn) for part, (drawn, _) in zip(parts, answers, strict=True))
     packed = Packed(pieces, parameter.axis)

@@ -87,6 +87,8 @@ REZERO = Scheme(
         **PLAIN,
         **dict.fromkeys(EMBEDDINGS, Draw("normal", "embedding_std")),
         **dict.fromkeys(BLOCK_WEIGHTS, Draw("uniform", XAVIER)),
+        # nn.MultiheadAttention packs q, k and v, which makes xavier's fan_out that of all three
+        **dict.fromkeys((Role.ATTENTION_QUERY, Role.ATTENTION_KEY, Role.ATTENTION_VALUE), Draw("uniform", XAVIER_QKV)),
         Role.LM_HEAD: Draw("normal", "embedding_std"),
         Role.MULTIPLIER: Draw("constant", "gain"),
     },

@@ -43,14 +43,17 @@ class Parameter:
     @property
     def fan_out(self) -> int:
         """Outputs of one matrix: of (experts, outputs, inputs), of one expert; of a vector, its entries."""
-        if len(self.shape) < 2:
-            return self.numel
-        return self.shape[-1] if self.transposed else self.shape[-2]
+        return self.shape[self.axis] if self.shape else 1
 
     @property
     def axis(self) -> int:
-        """The axis of the outputs: the last of a vector and of (…, inputs, outputs), else the last but one."""
-        return -1 if self.transposed or len(self.shape) == 1 else -2
+        """The axis of the outputs, from the end: the last of a vector and of (…, inputs, outputs), the first of a
+        convolution (outputs, inputs, width, …), else the last but one."""
+        if self.transposed or len(self.shape) < 2:
+            return -1
+        inputs = self.numel // self.shape[0] if self.shape[0] else 0
+        convolution = len(self.shape) > 2 and self.fan_in == inputs != self.shape[-1]
+        return -len(self.shape) if convolution else -2
 
     def alone(self, part: Part) -> Parameter:
         """Return rows of a packed matrix as a parameter of their own."""

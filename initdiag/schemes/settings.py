@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from initdiag.errors import UsageError, did_you_mean
+from initdiag.errors import PlanError, UsageError, did_you_mean
 from initdiag.schemes.formula import evaluate
 from initdiag.schemes.scheme import Scheme
+
+# what the formulas of a scheme may use of a model; of a module that was only seen to run, not all are known
+SIZES = ("d_model", "n_layers", "n_heads", "n_kv_heads", "head_dim", "d_ff", "vocab_size", "context", "tied")
 
 
 def settings_of(scheme: Scheme, sizes: Mapping[str, float], given: Mapping[str, float | str]) -> dict[str, float | str]:
@@ -15,7 +18,7 @@ def settings_of(scheme: Scheme, sizes: Mapping[str, float], given: Mapping[str, 
 
     Raises:
         UsageError: the scheme has no parameter of a given name, or no such choice for it.
-        PlanError: a default can't be computed.
+        PlanError: a default can't be computed, or needs a size that isn't known of the model.
     """
     for name in given:
         if name not in scheme.settable:
@@ -35,9 +38,25 @@ def settings_of(scheme: Scheme, sizes: Mapping[str, float], given: Mapping[str, 
         settings[name] = str(word)
     for name, default in scheme.parameters.items():  # in order: a default may use the ones before it
         number = given.get(name)
-        names = formula_names(scheme, sizes, settings)
-        settings[name] = evaluate(default, names) if number is None else evaluate(str(number), names)
+        names, formula = formula_names(scheme, sizes, settings), default if number is None else str(number)
+        if missing := unknown_sizes(formula, names):
+            raise PlanError(
+                f"scheme '{scheme.name}' needs {' and '.join(missing)}, which is not known of this model; set its "
+                f"parameter {name} (now {formula}) to a number, e.g. --set init.scheme={scheme.name} "
+                f"--set init.{name}=64"
+            )
+        settings[name] = evaluate(formula, names)
     return settings
+
+
+def unknown_sizes(formula: str, names: Mapping[str, float]) -> list[str]:
+    """Return the sizes that a formula uses and that aren't among the names."""
+    return [name for name in dict.fromkeys(words(formula)) if name in SIZES and name not in names]
+
+
+def words(formula: str) -> list[str]:
+    """Return the names in a formula, functions included."""
+    return re.findall(r"[A-Za-z_]\w*", formula)
 
 
 def formula_names(
@@ -47,12 +66,12 @@ def formula_names(
 
     What depends on `layer` (from 0) or `branch` (from 1) is left out where there is none.
     """
-    names = {**sizes, "layer": float(layer), **({"branch": float(branch)} if branch else {})}
-    absent = ({"layer"} if layer < 0 else set()) | ({"branch"} if branch < 1 else set())
+    places = {**({"layer": float(layer)} if layer >= 0 else {}), **({"branch": float(branch)} if branch >= 1 else {})}
+    names, absent = {**sizes, **places}, {"layer", "branch"} - set(places)
     written = {name: scheme.choices[name][word] for name, word in settings.items() if isinstance(word, str)}
     names |= {name: number for name, number in settings.items() if not isinstance(number, str)}
     for name, formula in {**written, **scheme.terms}.items():
-        if absent & set(re.findall(r"\w+", formula)):
+        if absent & set(words(formula)) or unknown_sizes(formula, names):
             absent.add(name)  # and what uses it
         else:
             names[name] = evaluate(formula, names)

@@ -72,7 +72,8 @@ def read_logit_std(subject: Subject, measured: Measurements) -> float | None:
 def promised_scaling(plan: InitPlan) -> float | None:
     """Return Σ (std / unscaled std)² over the branches: 1 for 1/√(2N), 2N without scaling.
 
-    None where learned multipliers start all branches at 0: there is nothing to scale. Several matrices that write one branch, such as experts and shared experts, count once, by their mean.
+    None where learned multipliers start all branches at 0: there is nothing to scale. Several matrices that write one
+    branch, such as experts and shared experts, count once, by their mean.
     """
     multipliers = [entry.distribution for entry in plan.with_role(Role.MULTIPLIER)]
     if multipliers and all(one == Constant(0.0) for one in multipliers):

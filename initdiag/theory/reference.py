@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from initdiag.errors import PlanError
 from initdiag.model.architecture import Architecture, of_branch
@@ -112,10 +112,10 @@ def _mlp(subject: Subject, mlp: str, state: float) -> float | None:
     gate = _output_variance(plan, f"{mlp}.gate", shape.d_model * state) if shape.gated else 0.0
     if math.isnan(into) or math.isnan(gate):
         return None
-    hidden, mean = _hidden(shape, math.sqrt(gate), math.sqrt(into))
+    hidden = _hidden(shape, math.sqrt(gate), math.sqrt(into))
     if shape.inner_norm:
-        spread = hidden - mean * mean if shape.norm == "layernorm" else hidden  # only RMSNorm keeps the mean
-        normed = _normed(subject, f"{mlp}.inner_norm", spread)
+        mean = _hidden_mean(shape, math.sqrt(gate), math.sqrt(into)) if shape.norm == "layernorm" else 0.0
+        normed = _normed(subject, f"{mlp}.inner_norm", hidden - mean * mean)  # LayerNorm takes the mean away
         if normed is None:
             return None
         hidden = normed
@@ -123,16 +123,28 @@ def _mlp(subject: Subject, mlp: str, state: float) -> float | None:
     return None if math.isnan(variance) else variance
 
 
-def _hidden(shape: Architecture, gate: float, into: float) -> tuple[float, float]:
-    """Return E[h²] and E[h] of a hidden unit, from the std of its gate and of its input."""
-    act, limit = ACTIVATIONS[shape.activation], shape.gate_limit
+def _hidden(shape: Architecture, gate: float, into: float) -> float:
+    """Return E[h²] of a hidden unit, from the std of its gate and of its input."""
+    limit = shape.gate_limit
     if not shape.gated:
-        return mean_square(shape.activation, into), first_moment(act, into)
+        return mean_square(shape.activation, into)
     if limit is None:
-        return mean_square(shape.activation, gate) * into * into, 0.0
+        return mean_square(shape.activation, gate) * into * into
     clamped = second_moment(lambda w: max(-limit, min(w, limit)), into)
-    cut = lambda u: act(min(u, limit))  # noqa: E731
-    return second_moment(cut, gate) * (clamped + 1), first_moment(cut, gate)  # E[(w + 1)²], w symmetric
+    return second_moment(_cut(shape), gate) * (clamped + 1)  # E[(w + 1)²] = E[w²] + 1, w symmetric
+
+
+def _hidden_mean(shape: Architecture, gate: float, into: float) -> float:
+    """Return E[h] of a hidden unit; that of its input is 0, and with a limit 1 is added to it."""
+    if not shape.gated:
+        return first_moment(ACTIVATIONS[shape.activation], into)
+    return 0.0 if shape.gate_limit is None else first_moment(_cut(shape), gate)
+
+
+def _cut(shape: Architecture) -> Callable[[float], float]:
+    """Return the activation of a gate, cut at the limit where there is one."""
+    act, limit = ACTIVATIONS[shape.activation], math.inf if shape.gate_limit is None else shape.gate_limit
+    return lambda u: act(min(u, limit))
 
 
 def _output_variance(plan: InitPlan, linear: str, input_square_sum: float) -> float:

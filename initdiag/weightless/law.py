@@ -68,10 +68,11 @@ def law_of(distribution: Distribution, shape: tuple[int, ...]) -> Law:
     rows = math.prod(shape[:-1])
     if not isinstance(distribution, Packed) or distribution.axis == -1:
         return uniform_law(distribution, rows)
-    outputs = shape[-2]
+    axis = len(shape) - 2 if distribution.axis == -2 else 0  # of a convolution, whose trailing axes of 1 may be gone
+    each = math.prod(shape[axis + 1 : -1])
     pieces = [
-        Piece(first + start, first + stop, piece.distribution)
-        for first in range(0, rows, outputs)
+        Piece(first + start * each, first + stop * each, piece.distribution)
+        for first in range(0, rows, shape[axis] * each)
         for piece in distribution.pieces
         for start, stop in piece.rows
     ]

@@ -69,11 +69,11 @@ def asked(rule: Rule, evidence: Evidence) -> list[Trouble]:
 def cut(layer: int) -> Damage:
     """Detach the stream in one block: the forward stays what it is."""
 
-    def forward(self: Any, x: Tensor, turn: Any) -> Tensor:
-        if self.post_norm:
-            x = self.attention_norm(x + self.attention(x, turn))
+    def forward(self: Any, x: Tensor, turn: Any, mask: Any) -> Tensor:
+        if self.placement == "post":
+            x = self.attention_norm(x + self.attention(x, turn, mask))
             return self.mlp_norm(x.detach() + self.mlp(x))
-        x = x + self.attention(self.attention_norm(x), turn)
+        x = x + self.attention(self.attention_norm(x), turn, mask)
         return x.detach() + self.mlp(self.mlp_norm(x))
 
     def damage(module: nn.Module) -> None:

@@ -173,9 +173,9 @@ EXPECTED: dict[str, dict[Role, Distribution]] = {
     | dict.fromkeys((Role.ATTENTION_OUT, Role.MLP_OUT, Role.LM_HEAD), Constant(0)),
     "rezero": {
         **{SHORT[name]: Normal(0.02) for name in ("token", "position", "head")},
-        Role.ATTENTION_QUERY: Uniform(sqrt(6 / 112)),
-        Role.ATTENTION_KEY: Uniform(sqrt(6 / 80)),
-        Role.ATTENTION_VALUE: Uniform(sqrt(6 / 80)),
+        Role.ATTENTION_QUERY: Uniform(sqrt(3 / 112)),
+        Role.ATTENTION_KEY: Uniform(sqrt(3 / 80)),
+        Role.ATTENTION_VALUE: Uniform(sqrt(3 / 80)),
         Role.ATTENTION_OUT: Uniform(sqrt(6 / 112)),
         **{SHORT[name]: Uniform(sqrt(6 / 128)) for name in ("in", "gate", "mlp_out")},
         Role.ROUTER: Uniform(sqrt(6 / 56)),
