@@ -106,7 +106,11 @@ def _yaml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, BaseModel):
-        return "{" + ", ".join(f"{name}: {_yaml(one)}" for name, one in value.model_dump(exclude_defaults=True).items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{name}: {_yaml(one)}" for name, one in value.model_dump(exclude_defaults=True).items())
+            + "}"
+        )
     return "[]" if value == () else f"{value}"
 
 
@@ -114,7 +118,9 @@ def scheme_parameters() -> str:
     """Return the parameters of all schemes, and which schemes have them."""
     rows = []
     for name in Init.model_fields:
-        having = [f"[{scheme.name}](schemes.md#{scheme.name})" for scheme in SCHEMES.values() if name in scheme.settable]
+        having = [
+            f"[{scheme.name}](schemes.md#{scheme.name})" for scheme in SCHEMES.values() if name in scheme.settable
+        ]
         if having:
             told = ", ".join(having) if len(having) <= MANY else f"{len(having)} of {len(SCHEMES)}"
             rows.append((f"`{name}`", plain(Init.model_fields[name].description or ""), told))

@@ -111,9 +111,9 @@ def configure(target: Any, request: Request, *, drop_options: bool = False) -> C
     if isinstance(target, ConfigFile):
         file = target
     elif isinstance(target, Mapping | Config):
-        file = from_mapping(target, "config", request.overrides)
+        file = from_mapping(target, "config", request.overrides, request.scheme)
     else:
-        file = load(os.fspath(target), request.overrides)
+        file = load(os.fspath(target), request.overrides, request.scheme)
     return _worded(file, request, drop_options)
 
 
@@ -144,7 +144,7 @@ def module_case(subject: Subject, request: Request, *, drop_options: bool = Fals
     if request.scheme is None and (given := [one for one in request.overrides if one.strip().startswith("init.std")]):
         raise UsageError(f"--set {given[0]}: {subject.name} draws its own weights; give a --scheme to draw them anew")
     file = config.without_model(
-        subject.name, subject.target, subject.vocab_size, subject.declared.context, request.overrides
+        subject.name, subject.target, subject.vocab_size, subject.declared.context, request.overrides, request.scheme
     )
     file = _worded(file, request, drop_options)
     case = _read(file, subject)
@@ -171,6 +171,7 @@ def planned(case: Case, settings: Settings, *, as_they_are: bool = False) -> Sub
     from initdiag.engines.choose import choose
     from initdiag.measure.observe import as_built, survey
     from initdiag.measure.weights import measure_parameters
+    from initdiag.report.demands import demands_with_numbers
     from initdiag.subjects.planned import plan_by_role
 
     init, subject = case.file.config.init, case.subject
@@ -183,11 +184,12 @@ def planned(case: Case, settings: Settings, *, as_they_are: bool = False) -> Sub
         roles, sizes = dense.forward(subject, weights, case.batch, survey)
     if as_they_are:
         return replace(subject, plan=as_built(subject, roles, measure_parameters(weights.module)))
+    scheme = scheme_of(init)
     try:
-        plan = plan_by_role(scheme_of(init), roles, sizes, init.parameters, weights.module)
+        plan = plan_by_role(scheme, roles, sizes, init.parameters, weights.module)
     except PlanError as error:
         raise PlanError(f"{subject.name}: {error}") from error
-    return replace(subject, plan=plan)
+    return replace(subject, demands=demands_with_numbers(scheme, sizes, plan.settings), plan=plan)
 
 
 def _read(file: ConfigFile, subject: Subject) -> Case:

@@ -1,11 +1,19 @@
-"""Healthy models stay without errors, whatever the seed."""
+"""Healthy models stay without errors, whatever the seed; published designs have the findings that they deserve, and
+what a finding says to write into the config makes it go away."""
 
 from __future__ import annotations
+
+import re
+from typing import Any
 
 import pytest
 
 import initdiag
-from initdiag.rules import Severity
+from initdiag.engines import Settings
+from initdiag.report import Report
+from initdiag.rules import Finding, Severity
+from initdiag.schemes import SCHEMES
+from tests import at_home
 
 HEALTHY = {
     "scaled, tied": ("tiny", None, []),
@@ -20,6 +28,7 @@ HEALTHY = {
     "one token": ("tiny", None, ["tokens.length=1"]),
     "a vocabulary of 27": ("tiny", None, ["model.vocab_size=27"]),
 }
+ORDER = [str(severity) for severity in Severity]  # from the worst
 
 
 @pytest.mark.slow
@@ -32,3 +41,108 @@ def test_no_false_alarms(name: str) -> None:
         report = initdiag.check(target, scheme=scheme, seed=seed, overrides=[*overrides, "model.n_layers=2"])
         errors = [finding.message for finding in report.findings if finding.severity is Severity.ERROR]
         assert not errors, (seed, errors)
+
+
+def at_home_with(scheme: str, **changes: Any) -> dict[str, Any]:
+    """A config of a scheme on the architecture that it was made for."""
+    model, _ = at_home.SCHEMES[scheme]
+    init = {
+        "scheme": scheme,
+        **({"base_width": at_home.BASE_WIDTH} if "base_width" in SCHEMES[scheme].settable else {}),
+    }
+    return {"model": model, "init": init, "tokens": {"batch": 2, "length": 32}, **changes}
+
+
+def unexpected(report: Report, allowed: dict[str, tuple[str, str]]) -> list[str]:
+    """Findings that are not allowed, or louder than allowed; and rules that are silent though they should speak."""
+    found = {finding.rule: f"{finding.severity}" for finding in report.findings if finding.rule != "GRAD003"}
+    loud = [
+        f"{rule} {severity}"
+        for rule, severity in found.items()
+        if rule not in allowed or ORDER.index(severity) < ORDER.index(allowed[rule][0])
+    ]
+    silent = [f"no {rule}" for rule, (_, reason) in allowed.items() if rule not in found and "(near)" not in reason]
+    return loud + silent
+
+
+def test_every_scheme_has_a_home() -> None:
+    assert set(at_home.SCHEMES) == set(SCHEMES)
+
+
+@pytest.mark.parametrize("scheme", at_home.SCHEMES)
+def test_a_scheme_where_it_was_made_for(scheme: str) -> None:
+    assert unexpected(initdiag.check(at_home_with(scheme)), at_home.SCHEMES[scheme][1]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", at_home.SCHEMES)
+def test_its_backward_and_other_seeds(scheme: str) -> None:
+    """GRAD003 may tell what is asleep at step 0 and wakes up: info, never more."""
+    for seed in (1, 2):
+        report = initdiag.check(at_home_with(scheme), seed=seed, backward=True)
+        assert unexpected(report, at_home.SCHEMES[scheme][1]) == []
+        assert {f.severity for f in report.findings if f.rule == "GRAD003"} <= {Severity.INFO}
+
+
+KEY = re.compile(r"((?:init|model)\.\w+): (\{(?:[^{}]|\{[^{}]*\})*\}|\"[^\"]*\"|[^\s;,)]+)")
+ADVISED = {"RES001", "LOGIT001", "LOGIT002", "ATTN001"}
+
+
+def follow(config: dict[str, Any], key: str, value: str) -> Report:
+    if key == "init.scheme":
+        return initdiag.check(config, scheme=value)
+    return initdiag.check(config, overrides=[f"{key}={value}"])
+
+
+def test_keys_are_read_off_help() -> None:
+    text = (
+        'in the config, init.roles: {mlp_out: {normal: "1 / (2)"}}; or model.logit_multiplier: 0.84 (as T5); or untie'
+    )
+    assert KEY.findall(f"{text} (model.tied: false)") == [
+        ("init.roles", '{mlp_out: {normal: "1 / (2)"}}'),
+        ("model.logit_multiplier", "0.84"),
+        ("model.tied", "false"),
+    ]
+
+
+def advised(finding: Finding) -> list[tuple[str, str]]:
+    return KEY.findall(finding.help) if finding.rule in ADVISED else []
+
+
+@pytest.mark.parametrize("scheme", [name for name, (_, allowed) in at_home.SCHEMES.items() if set(allowed) & ADVISED])
+def test_what_a_finding_advises_cures_it(scheme: str) -> None:
+    """And its opposite, RES002 for RES001, doesn't come instead."""
+    config = at_home_with(scheme)
+    for finding in initdiag.check(config).findings:
+        keys = advised(finding)
+        assert keys or finding.rule not in ADVISED, finding.help
+        for key, value in keys:
+            after = {one.rule for one in follow(config, key, value).findings}
+            assert finding.rule not in after and "RES002" not in after, (finding.rule, key, value)
+
+
+TIED_TABLES = ("default", "spectral")
+
+
+@pytest.mark.parametrize("scheme", TIED_TABLES)
+def test_a_tied_wide_table_fails_and_each_cure_cures_its_rule(scheme: str) -> None:
+    config = at_home_with(scheme, model=at_home.BASE)
+    errors = {one.rule: one for one in initdiag.check(config).findings if one.severity is Severity.ERROR}
+    assert set(errors) == {"LOGIT002", "LOGIT001", "LOSS003"}
+    for rule in ("LOGIT002", "LOGIT001"):
+        for key, value in advised(errors[rule]):
+            assert rule not in {one.rule for one in follow(config, key, value).findings}, (rule, key, value)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if at > 7 else [], id=name)
+        for at, name in enumerate(at_home.SHIPPED)
+    ],
+)
+def test_a_shipped_config(config: str) -> None:
+    report = initdiag.check(
+        config, settings=Settings(engine="weightless"), overrides=["tokens.batch=1", "tokens.length=32"]
+    )
+    assert unexpected(report, at_home.SHIPPED[config]) == []

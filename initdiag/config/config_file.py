@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from initdiag.config.init import NO_PARAMETERS, Init, base_scheme
+from initdiag.config.init import NO_PARAMETERS, Init
 from initdiag.config.schema import Config
+from initdiag.config.scheme_switch import for_scheme
 from initdiag.config.validate import validate
 from initdiag.config.wording import dotted
 from initdiag.errors import Location, Option, Place, UsageError, printable
-from initdiag.schemes import Scheme, scheme_named
+from initdiag.schemes import scheme_named
 
 _Key = tuple[str | int, ...]
 
@@ -54,6 +55,10 @@ class ConfigFile:
                 return self.locations[key]
             parts.pop()
         return self.locations.get(()) or Location(printable(str(self.path)), 1)
+
+    def set_by_option(self, path: _Key) -> bool:
+        """Whether an option has set a path, something in it, or the section that it is in."""
+        return any(path[: len(key)] == key or key[: len(path)] == path for key in self.options)
 
     @property
     def tokens_path(self) -> Path | None:
@@ -97,10 +102,8 @@ def with_init(
 ) -> ConfigFile:
     """Return the config with another init scheme or seed.
 
-    Parameters of the file are kept where the other scheme has them with the same default, as `std` of `gpt2` and
-    `scaled`: elsewhere the name means something else. Its roles are dropped: they were written for the scheme of the
-    file, and a scheme that is named on the command line is that scheme. What an option has set is kept; with
-    `drop_options`, a parameter that the scheme doesn't have is dropped as well, and no error.
+    What goes along to another scheme is said in `for_scheme`; with `drop_options`, a parameter that an option has set
+    and the scheme doesn't have is dropped, and no error.
 
     Raises:
         UsageError: an unknown scheme, a parameter set by an option that it doesn't have, a formula that can't be
@@ -109,40 +112,26 @@ def with_init(
     init = config_file.config.init.model_dump(exclude_unset=True)
     options: dict[_Key, str] = {}
     if scheme is not None:
-        old, new = base_scheme(config_file.config.init.scheme), scheme_named(scheme)
-        for name in [name for name in init if name not in NO_PARAMETERS]:
+        new = scheme_named(scheme)
+        for name in [name for name in init if name not in NO_PARAMETERS and name not in new.settable]:
             option = config_file.options.get(("init", name)) or config_file.options.get(("init",))
-            if option is not None and name not in new.settable and not drop_options:
+            if option is not None and not drop_options:
                 raise UsageError(
                     f"{option}: scheme '{scheme}' has no parameter '{name}', expected "
                     + (f"one of {', '.join(new.settable)}" if new.settable else "none")
                 )
-            if name not in new.settable or (option is None and _meaning(old, name) != _meaning(new, name)):
-                del init[name]
-        roles = init.pop("roles", None) or {}
-        if kept := _set_by_options(config_file, roles):
-            init["roles"] = kept
-        if new.name != old.name or roles != kept:
+            del init[name]
+        before, init = init, for_scheme(init, new, config_file.set_by_option)
+        if before != init:
+            kept = init.get("roles", {})
             gone = [name for name in Init.model_fields if name not in init]
             paths = [path for path in config_file.locations if path[:2] == ("init", "roles") and path[2:3] != ()]
             keys = [("init", name) for name in ("scheme", *gone)] + [path for path in paths if path[2] not in kept]
             options = dict.fromkeys(keys, f"--scheme {scheme}")
-        init["scheme"] = scheme
     if seed is not None:
         init["seed"] = seed
         options[("init", "seed")] = f"--seed {seed}"
     return _changed(config_file, options, init=init)
-
-
-def _meaning(scheme: Scheme, name: str) -> object:
-    """Return what a parameter is in a scheme: its default, or its words."""
-    return scheme.parameters.get(name) or scheme.choices.get(name)
-
-
-def _set_by_options(config_file: ConfigFile, roles: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the roles that an option has set, or changed."""
-    paths = [path for path in config_file.options if path[:2] == ("init", "roles")]
-    return {role: own for role, own in roles.items() if any(path[2:3] in ((), (role,)) for path in paths)}
 
 
 def from_here(path: str | os.PathLike[str]) -> str:

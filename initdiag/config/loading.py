@@ -13,10 +13,13 @@ from initdiag.config.config_file import ConfigFile, from_here
 from initdiag.config.fault import Fault
 from initdiag.config.overrides import Overridden, apply, name_of
 from initdiag.config.schema import Config
+from initdiag.config.scheme_switch import Path as Key
+from initdiag.config.scheme_switch import for_scheme
 from initdiag.config.validate import plain, validate
 from initdiag.config.wording import dotted, found, one_line
 from initdiag.config.yaml import parse
 from initdiag.errors import ConfigError, Location, Problem, as_typed, did_you_mean, printable
+from initdiag.schemes import scheme_named
 
 MAX_BYTES = 1_000_000  # a config has a few hundred; PyYAML takes about 10 s for 1 MB
 
@@ -25,19 +28,21 @@ MOST_CONTEXT = 2**24  # of a module that doesn't say how many tokens it can read
 _Key = tuple[str | int, ...]
 
 
-def load(target: str, overrides: Sequence[str] = ()) -> ConfigFile:
+def load(target: str, overrides: Sequence[str] = (), scheme: str | None = None) -> ConfigFile:
     """Load a config file, or a shipped config by its name.
 
     Args:
         target: a path, or a name such as "gpt2"; a path wins if it exists.
         overrides: "init.std=0.01"; the value is YAML, and its paths are relative to the current directory.
+        scheme: that will stand in place of the file's, so that overrides may set its parameters.
 
     Raises:
         ConfigError: with all problems, those of the file in its order and then those of the overrides.
+        UsageError: there is no such scheme.
     """
     path, shown = _find(target)
     document = parse(_read(path, shown), printable(shown))
-    edit = apply(document.value, overrides)
+    edit = _for_scheme(apply(document.value, overrides), scheme)
     config = _validated(edit, _Origins(shown, document.locations, edit.origins))
     return ConfigFile(
         name=printable(path.stem),
@@ -51,7 +56,12 @@ def load(target: str, overrides: Sequence[str] = ()) -> ConfigFile:
 
 
 def from_mapping(
-    mapping: Mapping[str, Any] | Config, name: str, overrides: Sequence[str] = (), *, sized: bool = True
+    mapping: Mapping[str, Any] | Config,
+    name: str,
+    overrides: Sequence[str] = (),
+    scheme: str | None = None,
+    *,
+    sized: bool = True,
 ) -> ConfigFile:
     """Make a ConfigFile of a mapping that has the form of a config file, or of a ready Config.
 
@@ -62,13 +72,18 @@ def from_mapping(
     """
     if not isinstance(mapping, Mapping | Config):
         raise ConfigError([Problem(f"{found(mapping)}, expected a mapping or a Config", name)])
-    edit = apply(plain(mapping), overrides)
+    edit = _for_scheme(apply(plain(mapping), overrides), scheme)
     config = _validated(edit, _Origins(name, {}, edit.origins), sized)
     return ConfigFile(name, name, Path(name), Path(), config, options=_options(edit), sized=sized)
 
 
 def without_model(
-    name: str, target: str, vocab_size: int, context: int | None, overrides: Sequence[str] = ()
+    name: str,
+    target: str,
+    vocab_size: int,
+    context: int | None,
+    overrides: Sequence[str] = (),
+    scheme: str | None = None,
 ) -> ConfigFile:
     """Make the ConfigFile of a module: all sections but `model`, which only says how many tokens there are and fit.
 
@@ -87,8 +102,19 @@ def without_model(
     if problems:
         raise ConfigError(problems)
     size = {"vocab_size": vocab_size, "context": context or MOST_CONTEXT, "n_layers": 1, "n_heads": 1, "d_model": 2}
-    file = from_mapping({"model": size, "tokens": {}}, name, overrides, sized=False)
+    file = from_mapping({"model": size, "tokens": {}}, name, overrides, scheme, sized=False)
     return replace(file, target=target)
+
+
+def _for_scheme(edit: Overridden, scheme: str | None) -> Overridden:
+    init = edit.raw.get("init", {})
+    if scheme is None or not isinstance(init, Mapping) or not any(path[0] == "init" for path in edit.origins):
+        return edit
+
+    def by_option(path: Key) -> bool:
+        return any(path[: len(key)] == key or key[: len(path)] == path for key in edit.origins)
+
+    return replace(edit, raw={**edit.raw, "init": for_scheme(init, scheme_named(scheme), by_option)})
 
 
 def _options(edit: Overridden) -> dict[_Key, str]:

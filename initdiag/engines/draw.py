@@ -86,6 +86,8 @@ def _fill(tensor: Tensor, law: Distribution, seed: int, name: str) -> None:
 def _fill_pieces(tensor: Tensor, law: Packed, seed: int, name: str) -> None:
     """Draw each piece of a packed matrix as a matrix of its own, and put its outputs where they belong."""
     for index, piece in enumerate(law.pieces):
+        if isinstance(piece.distribution, AsFound):
+            continue
         shape = list(tensor.shape)
         shape[law.axis] = piece.outputs
         alone = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)

@@ -95,7 +95,7 @@ def realize(
         why = _needs_entries(law)
         if large and without and why:
             drawn[name] = math.prod(shape)
-            _need_room(subject, name, shape, dtype, room, why)
+            _need_room(subject, name, shape, dtype, room, why, _scratch(law, shape, dtype))
         if law is not None and large and not why:
             matrix = _without_ones(shape)
             sources[name] = Source(name, matrix, law, normals, room.allow, bases)
@@ -159,14 +159,17 @@ def _law(subject: Subject, name: str, parameter: nn.Parameter, without: bool, gu
     """Return what a parameter is drawn from; None for one that is real and keeps what it holds.
 
     Raises:
-        RunError: it has no entries, and nobody knows what they are drawn from, or they are complex.
+        RunError: it has no entries, and nobody knows what they (or some of them) are drawn from, or they are complex.
     """
     if without and parameter.is_complex():
         raise RunError(f"{subject.name}: '{name}' holds complex numbers, which need --engine dense")
     shape = _without_ones(tuple(parameter.shape))
     rows = math.prod(shape[:-1])
-    if subject.drawn_by_us and not isinstance(subject.plan[name].distribution, AsFound):
-        return law_of(subject.plan[name].distribution, shape)
+    planned = subject.plan[name].distribution if subject.drawn_by_us else AsFound(math.nan)
+    if not isinstance(planned, AsFound):
+        if math.isnan(planned.std):
+            raise RunError(f"{subject.name}: nobody knows what some rows of '{name}' are for; expected --engine dense")
+        return law_of(planned, shape)
     law = subject.laws.get(name)
     if law is None and without and not guessed:
         raise RunError(_unknown(subject, name))
@@ -176,23 +179,41 @@ def _law(subject: Subject, name: str, parameter: nn.Parameter, without: bool, gu
 def _needs_entries(law: Law | None) -> str:
     """Say why products can't stand for a parameter's entries; '' where they can."""
     drawn = [piece.distribution for piece in law.pieces] if law is not None else []
-    if any(isinstance(one, Orthogonal) for one in drawn):
-        return "its entries are not independent (orthogonal)"
     if any(isinstance(one, Packed) for one in drawn):
         return "its columns are drawn differently"
-    return ""
+    return "its entries are not independent (orthogonal)" if _orthogonal(law) else ""
 
 
-def _need_room(subject: Subject, name: str, shape: tuple[int, ...], dtype: torch.dtype, room: Budget, why: str) -> None:
+def _orthogonal(law: Law | None) -> bool:
+    drawn = [piece.distribution for piece in law.pieces] if law is not None else []
+    packed = [piece.distribution for one in drawn if isinstance(one, Packed) for piece in one.pieces]
+    return any(isinstance(one, Orthogonal) for one in (*drawn, *packed))
+
+
+def _scratch(law: Law | None, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """Return the bytes that drawing a parameter takes besides its own: copies of a part of it, and QR decompositions.
+
+    Those are float32, of one matrix of several experts.
+    """
+    count, axes = math.prod(shape), _without_ones(shape)
+    packed = law is not None and any(isinstance(piece.distribution, Packed) for piece in law.pieces)
+    parts = count * dtype.itemsize if packed else 0
+    if not _orthogonal(law):
+        return parts
+    matrix = math.prod(axes[1:] if len(axes) == 3 else axes)
+    return parts + 4 * (QR * matrix + (count if dtype != torch.float32 else 0))
+
+
+def _need_room(
+    subject: Subject, name: str, shape: tuple[int, ...], dtype: torch.dtype, room: Budget, why: str, scratch: int
+) -> None:
     """Note that a parameter is made real, and why.
 
     Raises:
-        RunError: it doesn't fit, or what a QR decomposition takes besides doesn't.
+        RunError: it doesn't fit, or what drawing it takes besides doesn't.
     """
     size = math.prod(shape) * dtype.itemsize
-    axes = _without_ones(shape)
-    matrix = math.prod(axes[1:] if len(axes) == 3 else axes)
-    needed = size + 4 * (QR * matrix + (math.prod(shape) if dtype != torch.float32 else 0))
+    needed = size + scratch
     if needed > room.left:
         raise RunError(
             f"{subject.name}: '{name}' has to be drawn, since {why}, which takes {needed / 2**30:.2g} GiB; "

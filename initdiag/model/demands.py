@@ -11,6 +11,7 @@ from pydantic_core import ErrorDetails
 from initdiag.errors import PlanError, did_you_mean
 from initdiag.model.architecture import Architecture
 from initdiag.model.parameters import sizes
+from initdiag.model.quantities import SIZES
 from initdiag.schemes import Scheme
 from initdiag.schemes.formula import evaluate
 from initdiag.schemes.settings import formula_names
@@ -27,19 +28,13 @@ def demanded(shape: Architecture, scheme: Scheme, settings: Mapping[str, float |
     """
     if not scheme.forward:
         return shape
-    for field in scheme.forward:
-        if field not in Architecture.model_fields:
-            known = did_you_mean(field, Architecture.model_fields)
-            raise PlanError(
-                f"scheme '{scheme.name}' wants '{field}' of the forward pass, which no model here has{known}"
-            )
-    changes = {field: _value(shape, scheme, settings, field, text) for field, text in scheme.forward.items()}
+    changes = {field: _demand(shape, scheme, settings, field, text) for field, text in scheme.forward.items()}
     kept = shape.model_dump(exclude_unset=True)
     try:
         return Architecture.model_validate({**kept, **changes})
     except ValidationError as error:
         wanted = ", ".join(f"{field} {_shown(value)}" for field, value in changes.items())
-        why = "; ".join(map(_why, error.errors()))
+        why = "; ".join(_why(detail) for detail in error.errors() if detail["type"] != "default_factory_not_called")
         raise PlanError(f"scheme '{scheme.name}' wants {wanted}, which doesn't fit this model: {why}") from error
 
 
@@ -65,6 +60,21 @@ def _shown(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value).lower()
 
 
+def _demand(
+    shape: Architecture, scheme: Scheme, settings: Mapping[str, float | str], field: str, text: str
+) -> str | bool | float | tuple[float, ...]:
+    if field not in Architecture.model_fields or field in SIZES:
+        fields = [name for name in Architecture.model_fields if name not in SIZES]
+        raise PlanError(
+            f"scheme '{scheme.name}' wants '{field}' of the forward pass; expected a field of `model:` that is no size"
+            + did_you_mean(field, fields)
+        )
+    try:
+        return _value(shape, scheme, settings, field, text)
+    except PlanError as error:
+        raise PlanError(f"scheme '{scheme.name}' wants {field} '{text}' of the forward pass: {error}") from error
+
+
 def _value(
     shape: Architecture, scheme: Scheme, settings: Mapping[str, float | str], field: str, text: str
 ) -> str | bool | float | tuple[float, ...]:
@@ -73,7 +83,8 @@ def _value(
     if isinstance(getattr(shape, field), str):
         return text
     if field not in BY_BRANCH:
-        return evaluate(text, formula_names(scheme, sizes(shape), settings))
+        number = evaluate(text, formula_names(scheme, sizes(shape), settings))
+        return int(number) if isinstance(getattr(shape, field), int) and number == int(number) else number
     branches = range(1, 2 * shape.n_layers + 1)
     numbers = [
         evaluate(text, formula_names(scheme, sizes(shape), settings, (branch - 1) // 2, branch)) for branch in branches

@@ -55,8 +55,8 @@ WORDS: Mapping[str, Mapping[str, str]] = {
 
 
 CALIBRATIONS = {
-    "lsuv": "after the draw each matrix is rescaled on a batch until the std of what it computes is within 0.1 of 1, "
-    "at most 10 times (LSUV)"
+    "lsuv": "after the draw each matrix is divided, in the order of the forward pass, by the std of what it computes "
+    "on a batch, where that is off 1 by more than 0.1 (LSUV)"
 }
 
 
@@ -67,16 +67,21 @@ def calibration(scheme: Scheme) -> str:
 
 def demands(scheme: Scheme) -> tuple[str, ...]:
     """Return a line for each demand: in words, its formula, and the field of a config that sets it."""
-    return tuple(_line(field, value, _by_default(value, scheme)) for field, value in scheme.forward.items())
+    lines = (_line(field, value, _by_default(value, scheme)) for field, value in scheme.forward.items())
+    return (*lines, *_terms(scheme))
 
 
 def demands_with_numbers(
     scheme: Scheme, sizes: Mapping[str, float], settings: Mapping[str, float | str]
 ) -> tuple[str, ...]:
     """Return the same with numbers, where the sizes that they take are known; formulas of a layer stay formulas."""
-    return tuple(
-        _line(field, value, _computed(value, scheme, sizes, settings)) for field, value in scheme.forward.items()
-    )
+    lines = (_line(field, value, _computed(value, scheme, sizes, settings)) for field, value in scheme.forward.items())
+    return (*lines, *_terms(scheme))
+
+
+def _terms(scheme: Scheme) -> tuple[str, ...]:
+    """Return what the short names in formulas stand for."""
+    return tuple(f"where {name} is {formula}" for name, formula in scheme.terms.items())
 
 
 def _line(field: str, value: str, shown: str) -> str:

@@ -121,6 +121,12 @@ def _forward_growth(blocks: Sequence[_Block]) -> float:
 
 def _cure(blocks: Sequence[_Block], per_block: float) -> str:
     forward = _forward_growth(blocks)
+    if per_block > 1 and all(block.last.normed for block in blocks):
+        return (
+            f"the stream's std grows by {forward:.3g} per block from a small embedding, as norms behind the branches "
+            "give these their size whatever their matrices are: draw the embedding with a std near 1, or multiply it "
+            "by √d_model, as Gemma does"
+        )
     if per_block > 1 and forward > math.sqrt(per_block):  # most of it, on a log scale
         return (
             f"the stream's std grows by {forward:.3g} per block, and the gradient falls as 1/std: divide the std of "

@@ -47,19 +47,21 @@ def _predicts_input(evidence: Evidence) -> Iterator[Trouble]:
         f"the model predicts its own input: the input token's logit is {own:.1f} above the others, expected at most "
         f"{limit:.1f} (ln V + {evidence.gate.max_self_logit:g}){tied}",
         subject.head,
-        identity_cure(subject, declared),
+        identity_cure(evidence, declared),
         "init.std",
         Severity.WARNING if declared else Severity.ERROR,
     )
 
 
-def identity_cure(subject: Subject, declared: bool) -> str:
+def identity_cure(evidence: Evidence, declared: bool) -> str:
     """Say what makes the input token's own logit smaller; `declared`: an embedding multiplier explains it."""
+    subject = evidence.subject
     if not declared:
         return _undeclared(subject)
     return (
-        f"known of tied heads with an embedding multiplier or norm, and it shrinks with depth; to be rid of it, "
-        f"{_untied(subject)} or divide the logits by what the embedding is multiplied by"
+        "known of tied heads behind an embedding multiplier or norm, and it shrinks with depth; to be rid of it, "
+        + _untied(subject)
+        + _or_multiplied(subject, evidence.measured.loss.uniform / evidence.measured.logits.self_logit)
     )
 
 

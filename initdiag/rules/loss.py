@@ -69,7 +69,7 @@ def _cure(evidence: Evidence, identity: bool, declared: bool) -> str:
         return "cure the head first (LOGIT001)"
     if logits.self_logit > loss.uniform + gate.max_self_logit:
         return "cure the head first (LOGIT002)"
-    return identity_cure(evidence.subject, declared)
+    return identity_cure(evidence, declared)
 
 
 ABOVE = Rule(

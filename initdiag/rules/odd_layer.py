@@ -17,16 +17,19 @@ FEWEST_LAYERS = 4
 
 def _odd_layer(evidence: Evidence) -> Iterator[Trouble]:
     groups: dict[tuple[str, Role, tuple[int, ...]], dict[int, ParameterMeasure]] = {}
+    meant: dict[str, set[float]] = {}  # stds that a scheme of ours gives the layers: LSUV gives each its own
     for measured, planned in matrices(evidence):
         number = re.search(r"(?:^|(?<=\.))\d+(?=\.|$)", measured.name)
         if number:
             pattern = f"{measured.name[: number.start()]}*{measured.name[number.end() :]}"
             key = pattern, planned.parameter.role, planned.parameter.shape
             groups.setdefault(key, {})[int(number[0])] = measured
+            if evidence.subject.drawn_by_us:
+                meant.setdefault(pattern, set()).add(planned.distribution.std)
     found: dict[tuple[int, ...], list[tuple[str, ParameterMeasure, float, int]]] = {}
     for (pattern, _, shape), layers in groups.items():
         odd, usual = _outliers(layers, math.prod(shape))
-        if odd:
+        if odd and len(meant.get(pattern, ())) <= 1:
             found.setdefault(odd, []).append((pattern, layers[odd[0]], usual, len(layers)))
     for odd, cases in found.items():
         pattern, measured, usual, count = cases[0]
@@ -64,8 +67,8 @@ ODD_LAYER = Rule(
     name="odd-layer-out",
     severity="error",
     what="One or a few layers hold a matrix with another std than the same matrix has in at least two thirds of four "
-    "or more layers, beyond five standard errors and 3 %. Where no such majority agrees, the std is meant to depend "
-    "on depth, and the rule is silent.",
+    "or more layers, beyond five standard errors and 3 %. Where no such majority agrees, or a scheme says so, the "
+    "std is meant to depend on depth, and the rule is silent.",
     why="A refactor or a merge dropped the init of one matrix, applied it twice, or rebuilt the layer after init. One "
     "layer in twelve moves neither the loss nor the mean of the role.",
     example="A layer that is replaced by `model.blocks[3] = Block(config)` after init: nn.Linear's 0.036 among 0.02.",

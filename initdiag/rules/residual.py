@@ -52,16 +52,20 @@ def _unscaled(evidence: Evidence) -> Iterator[Trouble]:
         f"{what} goes from {first:.3g} to {last:.3g} over {branches} branches, whose variances sum to "
         f"{residual.scaling_ratio:.1f} unscaled branches (scaled: 1, unscaled: {branches})",
         "residual stream",
-        f"draw {_right_stds(evidence)}; {_how(evidence)}; many released models leave it so",
+        f"{_how(evidence)}; many released models leave it so",
         "init.scheme",
         Severity.WARNING if grows else Severity.INFO,
     )
 
 
 def _how(evidence: Evidence) -> str:
-    if evidence.subject.architecture is not None:
-        return f"in the config, {scaled_with_depth(evidence.subject, evidence.measured.residual.scaling_ratio)}"
-    return f"`initdiag scheme scaled --for {evidence.subject.typed}` writes the init function"
+    subject, draw = evidence.subject, f"draw {_right_stds(evidence)}"
+    if subject.plan.calibration:
+        key = 'model.residual_multiplier: "1 / sqrt(2 * n_layers)"'
+        return f"multiply the branches, as calibration undoes any std: in the config, {key}"
+    if subject.architecture is not None:
+        return f"{draw}; in the config, {scaled_with_depth(subject, evidence.measured.residual.scaling_ratio)}"
+    return f"{draw}; `initdiag scheme scaled --for {subject.typed}` writes the init function"
 
 
 def _twice(evidence: Evidence) -> Iterator[Trouble]:

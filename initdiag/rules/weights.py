@@ -37,7 +37,7 @@ def _as_planned(measured: ParameterMeasure, planned: PlannedParameter, tolerance
     The std of n draws has the relative standard error √((κ − 1)/(4n)), κ the kurtosis; their mean has std/√n.
     """
     distribution, count = planned.distribution, planned.parameter.numel
-    if isinstance(distribution, AsFound):
+    if isinstance(distribution, AsFound) or math.isnan(distribution.std):  # all or a part is left as it was found
         return True
     if isinstance(distribution, Constant):
         close = tolerance * abs(distribution.value)

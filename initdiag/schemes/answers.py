@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from initdiag.errors import PlanError
 from initdiag.schemes.distributions import (
+    AsFound,
     Constant,
     Distribution,
     Normal,
@@ -22,6 +24,7 @@ from initdiag.schemes.scheme import Draw, Scheme
 from initdiag.schemes.settings import formula_names, unknown_sizes, words
 
 DISTRIBUTIONS = ("normal", "uniform", "truncated", "orthogonal", "constant")
+LEFT: tuple[Distribution, float] = (AsFound(math.nan), math.nan)  # rows that nobody knows the role of
 LEAST_CUT = 0.1  # sigmas: below, a cut normal is a uniform (kurtosis 1.8 to three digits)
 
 
@@ -69,7 +72,9 @@ def _packed(
 ) -> tuple[Distribution, float]:
     """Ask for each part of a packed matrix as if its rows were a matrix of their own."""
     parts = parameter.all_parts
-    answers = [answer(scheme, parameter.alone(part), sizes, settings) for part in parts]
+    answers = [
+        answer(scheme, parameter.alone(part), sizes, settings) if part.role in scheme.roles else LEFT for part in parts
+    ]
     if len(set(answers)) == 1 and not isinstance(answers[0][0], Orthogonal):  # which is drawn as a whole
         return answers[0]
     pieces = tuple(Piece(part.role, part.rows, drawn) for part, (drawn, _) in zip(parts, answers, strict=True))

@@ -7,7 +7,7 @@ from initdiag.schemes.scheme import PLAIN, Draw, Scheme
 
 LSUV = Scheme(
     name="lsuv",
-    family="data-dependent",
+    family="Data-dependent",
     summary="orthogonal matrices, each then divided by the std of what it computes on the batch, in order",
     source="ducha-aiki/LSUV-pytorch LSUV.py; arXiv 1511.06422, algorithm 1",
     roles={

@@ -17,7 +17,7 @@ def _torchscale(factor: str) -> Mapping[Role, Draw]:
     return {
         **PLAIN,
         Role.TOKEN_EMBEDDING: Draw("normal", "1 / sqrt(d_model)"),
-        Role.POSITION_EMBEDDING: Draw("normal", "1"),
+        Role.POSITION_EMBEDDING: Draw("normal", "1 / sqrt(d_model)"),
         **dict.fromkeys((Role.ATTENTION_QUERY, Role.ATTENTION_KEY), Draw("uniform", XAVIER_QKV)),
         Role.ATTENTION_VALUE: Draw("uniform", f"{factor} * {XAVIER_QKV}", unscaled=XAVIER_QKV),
         Role.ATTENTION_OUT: Draw("uniform", f"{factor} * {XAVIER}", unscaled=XAVIER),
@@ -33,11 +33,13 @@ _TORCHSCALE_NOTES = (
     "there, too.",
     "The code multiplies biases along with their matrices, and they start at nn.Linear's uniform; here they are 0.",
     "A gated MLP is not in this code; gate is treated as in.",
+    "Learned positions are the caller's, and torchscale's class for them is nn.Embedding's N(1), beside which its tokens "
+    "of std 1 / sqrt(d_model) are lost; here positions are drawn like tokens.",
 )
 
 DEEPNORM = Scheme(
     name="deepnorm",
-    family="depth",
+    family="Depth",
     summary="post-norm on alpha * x + f(x), alpha = (2N)^1/4; value, output and MLP matrices / (8N)^1/4",
     source="microsoft/torchscale architecture/decoder.py (Decoder, DecoderLayer), component/multihead_attention.py",
     roles=_torchscale("beta"),
@@ -57,7 +59,7 @@ DEEPNORM = Scheme(
 
 SUB_LN = Scheme(
     name="sub-ln",
-    family="depth",
+    family="Depth",
     summary="pre-norm with norms before output projections as well; value, output and MLP matrices * sqrt(ln 2N)",
     source="microsoft/torchscale architecture/decoder.py (subln), component/feedforward_network.py (ffn_layernorm)",
     roles=_torchscale("gamma"),
@@ -75,7 +77,7 @@ SUB_LN = Scheme(
 
 ADMIN = Scheme(
     name="admin",
-    family="depth",
+    family="Depth",
     summary="post-norm on omega * x + f(x), omega² = (2N + 1) / ln(2N + 1) - 1; xavier matrices",
     source="microsoft/admin-torch admin_torch/admin.py (calculate_init)",
     roles=FAIRSEQ,
@@ -95,7 +97,7 @@ ADMIN = Scheme(
 
 LAYERSCALE = Scheme(
     name="layerscale",
-    family="depth",
+    family="Depth",
     summary="pre-norm with a learned vector at the end of each branch that starts at 1e-4; matrices N(0.02)",
     source="facebookresearch/deit cait_models.py (LayerScale_Block, cait_models._init_weights)",
     roles={

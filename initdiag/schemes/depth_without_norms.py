@@ -24,7 +24,7 @@ _NO_EMBEDDING = "Embedding and head are not part of {}; here they have GPT-2's N
 
 T_FIXUP = Scheme(
     name="t-fixup",
-    family="depth",
+    family="Depth",
     summary="no norms: xavier with value, output and MLP matrices and the embedding * (9N)^-1/4",
     source="layer6ai-labs/T-Fixup fairseq/modules/transformer_layer.py (TransformerDecoderLayer.fixup_initialization)",
     roles={
@@ -52,7 +52,7 @@ T_FIXUP = Scheme(
 
 FIXUP = Scheme(
     name="fixup",
-    family="depth",
+    family="Depth",
     summary="no norms: xavier, MLP in * (2N)^-1/2, q, k and v * (2N)^-1/6, output projections and head 0",
     source="hongyi-zhang/Fixup fairseq/models/transformer_zero.py, modules/multihead_attention_zero.py",
     roles={
@@ -80,7 +80,7 @@ FIXUP = Scheme(
 
 REZERO = Scheme(
     name="rezero",
-    family="depth",
+    family="Depth",
     summary="no norms: x + a * f(x) with a learned number a for each branch that starts at 0; xavier matrices",
     source="majumderb/rezero rezero/transformer/rztx.py (RZTXEncoderLayer, Transformer)",
     roles={
@@ -106,7 +106,7 @@ REZERO = Scheme(
 
 SKIPINIT = Scheme(
     name="skipinit",
-    family="depth",
+    family="Depth",
     summary="no norms: a learned number at the end of each branch that starts at 0; He-normal matrices",
     source="De and Smith 2020, arXiv 2002.10444 (recalled; no public code was read)",
     roles={

@@ -140,7 +140,7 @@ class Packed:
     """A matrix whose outputs are drawn differently by what they are for (q, k and v in one), each piece for itself.
 
     `axis` is that of the outputs: -2, or -1 where it is stored (inputs, outputs). std and kurtosis are those of all
-    entries together: moments of a mixture, weighted with the number of outputs.
+    entries together: moments of a mixture, weighted with the number of outputs; nan where a piece is left as found.
     """
 
     pieces: tuple[Piece, ...]

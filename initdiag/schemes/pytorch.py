@@ -149,8 +149,8 @@ ORTHOGONAL = Scheme(
     depth=_GROWS,
     notes=(
         "An entry has std gain / sqrt(max(fan_in, fan_out)): rows or columns, whichever are fewer, are orthonormal.",
-        "No convention says that an embedding be orthogonal, so it is N(1) as nn.Embedding makes it. Under a tied "
-        "head that is far too wide: set embedding_std there.",
+        "No convention says that an embedding be orthogonal, so it is N(1) as nn.Embedding makes it, and N(1 / "
+        "sqrt(d_model)) where it is the head as well.",
         "q, k and v are drawn one by one, and so is every expert; one call on a fused matrix makes it orthogonal as a "
         "whole.",
     ),

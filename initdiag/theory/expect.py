@@ -25,7 +25,7 @@ class Expectations:
     logit_std: σ_head·√d_model for a normed final state; None where no norm makes it so.
     branch_variances: by residual projection, for MLPs that read a norm.
     scaling_ratio: what the plan promises: Σ over branches of (std / unscaled std)²; None where nobody
-    promised anything, or branches are multiplied by 0.
+    promised anything, or all branches are 0.
     """
 
     loss: float
@@ -72,8 +72,8 @@ def read_logit_std(subject: Subject, measured: Measurements) -> float | None:
 def promised_scaling(plan: InitPlan) -> float | None:
     """Return Σ (std / unscaled std)² over the branches: 1 for 1/√(2N), 2N without scaling.
 
-    None where learned multipliers start all branches at 0: there is nothing to scale. Several matrices that write one
-    branch, such as experts and shared experts, count once, by their mean.
+    None where all branches start at 0, by their matrices or by learned multipliers: there is nothing to scale. Several
+    matrices that write one branch, such as experts and shared experts, count once, by their mean.
     """
     multipliers = [entry.distribution for entry in plan.with_role(Role.MULTIPLIER)]
     if multipliers and all(one == Constant(0.0) for one in multipliers):
@@ -82,4 +82,4 @@ def promised_scaling(plan: InitPlan) -> float | None:
     for entry in plan.with_role(*RESIDUAL_PROJECTIONS):
         factor = entry.distribution.std / entry.unscaled_std if entry.unscaled_std else 0.0
         factors.setdefault((entry.parameter.layer, entry.parameter.role), []).append(factor * factor)
-    return total(mean(squares) for squares in factors.values())
+    return total(mean(squares) for squares in factors.values()) or None

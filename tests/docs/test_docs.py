@@ -15,13 +15,16 @@ import pytest
 import initdiag
 from benchmarks.fault_models import TWINS
 from benchmarks.trap_models import TRAPS
+from initdiag.config import preset_names
+from initdiag.config.annotations import sections
+from initdiag.config.presets import ALIASES
 from initdiag.report import Run
 from initdiag.report.branches import branch_table
 from initdiag.report.facts import FACTS
 from initdiag.report.header import PLACEMENTS
 from initdiag.report.weights import weight_columns
 from initdiag.rules import RULES
-from initdiag.schemes import Role
+from initdiag.schemes import SCHEMES, Role
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -56,20 +59,63 @@ def test_the_readme_shows_what_people_will_see_first() -> None:
     assert commands == [
         "initdiag check configs/gpt2.yaml",
         "initdiag check configs/gpt2.yaml --scheme default",
-        "initdiag compare --schemes default,gpt2,scaled",
+        "initdiag compare --schemes gpt2,scaled,wang,olmo-mitchell",
         "initdiag check docs/examples/gpt.py:copied",
     ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def anchors(page: Path) -> set[str]:
+    """What GitHub makes of the headings of a page: lower case, no punctuation, hyphens for spaces."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.replace("\\", "").lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
-        assert "://" in target or (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            to = page.parent / target if target else page
+            assert to.exists(), target
+            assert not anchor or anchor in anchors(to), f"{target}#{anchor}"
+
+
+def headings(page: str, level: str = "##") -> list[str]:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return [line.removeprefix(f"{level} ") for line in text.splitlines() if line.startswith(f"{level} ")]
 
 
 def test_every_rule_has_its_place() -> None:
-    rules = (ROOT / "docs" / "rules.md").read_text()
-    assert [line[3:] for line in rules.splitlines() if line.startswith("## ")] == list(RULES)
+    assert headings("rules.md") == list(RULES)
+
+
+def test_every_scheme_has_its_place() -> None:
+    by_hand = headings("schemes.md")
+    by_hand = by_hand[: by_hand.index("All schemes") + 1]
+    families = list(dict.fromkeys(scheme.family for scheme in SCHEMES.values()))
+    in_order = [scheme.name for family in families for scheme in SCHEMES.values() if scheme.family == family]
+    assert headings("schemes.md")[len(by_hand) :] == in_order
+
+
+def test_every_model_has_its_place() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \|", (ROOT / "docs" / "models.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [*preset_names(), *ALIASES]
+
+
+def test_every_section_of_a_config_has_its_place() -> None:
+    """All roles have the same section, which is shown once."""
+    of_roles = {name for name, _ in sections(nested=True) if name.startswith("init.roles.")}
+    shown = {*headings("configuration.md"), *headings("configuration.md", "###"), "init.roles.mlp_out"}
+    assert shown - {"Formulas"} == {name for name, _ in sections(nested=True)} - of_roles | {"init.roles.mlp_out"}
+    keys = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "configuration.md").read_text(), re.MULTILINE))
+    for name, section in sections(nested=True):
+        assert keys >= set(section.model_fields), name
+
+
+def test_the_readme_counts_what_is_there() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"**{len(SCHEMES)} init schemes**" in readme
+    assert f"**{len(list((ROOT / 'configs').glob('*.yaml')))} models**" in readme
 
 
 def test_console_leaves_out_what_the_page_leaves_out() -> None:

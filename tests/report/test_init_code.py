@@ -660,7 +660,7 @@ def test_what_the_forward_pass_has_to_do_stands_in_the_docstring() -> None:
         "- logits times base_width / d_model = 0.25 (logit_multiplier)",
         "norm(x + f(x)) (placement: post)",
         "- something_new: 8",
-        "Not done here: after the draw each matrix is rescaled on a batch",
+        "Not done here: after the draw each matrix is divided, in the order of the forward pass",
     ):
         assert line in said
     assert "forward pass" not in init_code(small("gpt2").plan, "small")

@@ -182,8 +182,8 @@ def test_a_gradient_that_is_not_finite() -> None:
             return gradient * float("nan")
 
     def damage(module: nn.Module) -> None:
-        mlp = module.blocks[1].mlp
-        mlp.act = Nan.apply
+        inner = module.blocks[1].mlp.input
+        inner.forward = lambda x: Nan.apply(type(inner).forward(inner, x))
 
     (trouble,) = asked(NOT_FINITE, seen(damage))
     assert trouble.severity == Severity.ERROR
@@ -242,3 +242,13 @@ def test_unused_parameters_and_idle_experts() -> None:
     assert [(one.subject, one.severity) for one in found] == [(expert, Severity.ERROR), (unused, Severity.WARNING)]
     found = asked(DEAD, with_gradients(replace(gradients, zero=("blocks.0.x",), dead=(), steps=0)))
     assert [one.severity for one in found] == [Severity.WARNING]
+
+
+def test_a_small_embedding_under_norms_behind_branches_is_cured_by_a_larger_one() -> None:
+    """No std of the residual projections counts there, so that none may be advised."""
+    reordered = {"placement": "reordered", "tied": False, "gated": True, "norm": "rmsnorm", "n_layers": 4}
+    (trouble,) = asked(IMBALANCE, seen(healthy, scheme="gpt2", **reordered))
+    assert trouble.severity == Severity.WARNING
+    assert "draw the embedding with a std near 1" in trouble.help and "residual projections" not in trouble.help
+    larger = seen(lambda module: module.token_embedding.weight.mul_(50), scheme="gpt2", **reordered)
+    assert asked(IMBALANCE, larger) == []

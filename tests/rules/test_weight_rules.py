@@ -238,6 +238,16 @@ def test_a_head_an_embedding_or_a_router_left_alone_is_a_choice() -> None:
     assert findings(evidence(module)) == []
 
 
+def test_a_plan_that_is_the_default_of_a_few_shapes_is_kept() -> None:
+    """Fixup's U((2N)^(-1/6)·√(3/(fan_in + fan_out))) is U(1/√fan_in) where fan_out is half of fan_in and N is 4."""
+    mixed = model(normal())
+    for block in mixed.blocks:
+        nn.init.uniform_(block.up.weight, -1 / math.sqrt(D), 1 / math.sqrt(D))
+    planned = {"up.weight": Uniform(1 / math.sqrt(D))}
+    assert [finding.rule for finding in findings(evidence(mixed, plan=planned))] == []
+    assert "INIT002" in {finding.rule for finding in findings(evidence(mixed))}
+
+
 def test_half_of_the_matrices_at_their_default_is_a_scheme() -> None:
     """Torch's own with scaled residual projections."""
     module = model()

@@ -391,7 +391,7 @@ def test_settings_reach_the_roles() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_module_of_unknown_heads_and_mlp_can_be_drawn(name: str) -> None:
     """Of the caller's own module only these sizes are known, and the fans of each parameter."""
-    known = {"d_model": 32, "n_layers": 3, "vocab_size": 97}
+    known = {"d_model": 32, "n_layers": 3, "vocab_size": 97, "tied": 0}
     given = {"key_dim": 12} if name.startswith("t5") else {}
     plan = make_plan(SCHEMES[name], (*parameters(SHAPE), *BESIDES), known, given)
     assert [entry.distribution for entry in plan.entries] == [entry.distribution for entry in plan_of(name).entries]
@@ -520,7 +520,7 @@ def test_orthogonal_beside_torch_nn_init() -> None:
     for shape in ((60, 20), (20, 60)):
         tensor = nn.init.orthogonal_(torch.empty(shape, dtype=torch.float64), gain=3.0)
         parameter = Parameter("p", shape, Role.MLP_IN, shape[1], layer=0)
-        found = make_plan(SCHEMES["orthogonal"], [parameter], {}, {"gain": 3.0})["p"].distribution
+        found = make_plan(SCHEMES["orthogonal"], [parameter], {"d_model": 1, "tied": 0}, {"gain": 3.0})["p"].distribution
         assert float(tensor.square().mean().sqrt()) == pytest.approx(found.std, rel=1e-9)
 
 

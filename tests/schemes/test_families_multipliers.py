@@ -118,10 +118,10 @@ def fairseq(attention: float = 1, mlp: float = 1, qk: float = 1) -> dict[Role, D
 
 
 def torchscale(factor: float) -> dict[Role, Distribution]:
-    """Attention as in fairseq, MLP U(1 / √fan_in), positions N(1)."""
+    """Attention as in fairseq, MLP U(1 / √fan_in), positions like tokens."""
     return {
         **fairseq(attention=factor),
-        Role.POSITION_EMBEDDING: Normal(1.0),
+        Role.POSITION_EMBEDDING: Normal(D),
         Role.MLP_IN: Uniform(factor / sqrt(48)),
         Role.MLP_GATE: Uniform(factor / sqrt(48)),
         Role.MLP_OUT: Uniform(factor / sqrt(80)),
@@ -453,7 +453,7 @@ def test_weights_need_nothing_that_is_unknown_of_a_user_s_own_module(scheme: str
 def test_what_is_said_about_it(scheme: str) -> None:
     said = SCHEMES[scheme]
     assert set(said.roles) == set(ROLES)
-    assert said.family == ("muP" if said in MUP_SCHEMES else "depth")
+    assert said.family == ("muP" if said in MUP_SCHEMES else "Depth")
     assert 0 < len(said.summary) <= 110 and not said.summary.endswith(".")
     assert said.source and said.depth.endswith(".") and all(note.endswith(".") for note in said.notes)
     assert not set(said.settable) & set(sizes(SHAPE))  # a parameter would hide the size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,17 @@ def scheme(formula: str, distribution: str = "normal", unscaled: str | None = No
     )
 
 
-@pytest.mark.parametrize(("name", "wiring"), list(product(SCHEMES, WIRINGS)))
+# together these wirings have every role that there is; the others are tried with one scheme
+TELLING = ("gpt2", "layerscale", "gpt-oss")
+CASES = [*product(SCHEMES, TELLING), *product(["scaled"], [name for name in WIRINGS if name not in TELLING])]
+
+
+def test_the_telling_wirings_have_every_role() -> None:
+    roles = {one.role for name in TELLING for one in parameters(architecture(**WIRINGS[name]))}
+    assert roles == set(Role) - {Role.OTHER}
+
+
+@pytest.mark.parametrize(("name", "wiring"), CASES)
 def test_every_parameter_exactly_once_in_the_models_order(name: str, wiring: str) -> None:
     shape = architecture(**WIRINGS[wiring])
     plan = make_plan(SCHEMES[name], parameters(shape), sizes(shape))
@@ -117,3 +128,58 @@ def test_with_role() -> None:
         "blocks.1.attention.out.weight",
         "blocks.1.mlp.out.weight",
     ]
+
+
+def test_a_default_that_needs_a_size_nobody_knows() -> None:
+    mine = replace(scheme("std"), parameters={"std": "1 / sqrt(head_dim * context)"})
+    with pytest.raises(PlanError) as caught:
+        make_plan(mine, [MATRIX], {"d_model": 8.0, "context": 4.0})
+    assert str(caught.value) == (
+        "scheme 'mine' needs head_dim, which is not known of this model; set its parameter std (now "
+        "1 / sqrt(head_dim * context)) to a number, e.g. --set init.scheme=mine --set init.std=64"
+    )
+    assert make_plan(mine, [MATRIX], {"d_model": 8.0}, {"std": 3.0})["a.weight"].distribution == Normal(3.0)
+    with pytest.raises(PlanError, match="needs n_heads and head_dim, which"):
+        make_plan(mine, [MATRIX], {"d_model": 8.0}, {"std": "n_heads * head_dim"})
+
+
+def test_an_answer_that_needs_a_size_nobody_knows() -> None:
+    with pytest.raises(PlanError) as caught:
+        make_plan(scheme("std / sqrt(n_heads)"), [MATRIX], {"d_model": 8.0})
+    assert str(caught.value) == (
+        "scheme 'mine' can't say what 'a.weight' (role mlp_in, N(std / sqrt(n_heads))) is drawn from: n_heads is not "
+        "known of this model; use another scheme"
+    )
+    with pytest.raises(PlanError, match="n_heads is not known"):
+        make_plan(scheme("std", unscaled="n_heads"), [MATRIX], {"d_model": 8.0})
+
+
+BY_LAYER = {"depth": {"layer": "layer + 1", "total": "n_layers"}}
+
+
+@pytest.mark.parametrize(
+    ("formula", "fields"),
+    [
+        ("std / (layer + 2)", {}),
+        ("std / depth", {"choices": BY_LAYER}),
+        ("std / twice", {"terms": {"twice": "2 * layer + 2"}}),
+        ("std / again", {"terms": {"twice": "2 * layer + 2", "again": "twice"}}),
+    ],
+    ids=str,
+)
+def test_what_depends_on_a_layer_has_no_answer_outside_of_layers(formula: str, fields: dict[str, Any]) -> None:
+    """No number stands for a layer that isn't there: −1 would be an answer that looks like one."""
+    mine, outside = replace(scheme(formula), **fields), replace(MATRIX, layer=None)
+    with pytest.raises(PlanError, match=r"what 'a\.weight' .* depends on its layer, and there is no number of a layer"):
+        make_plan(mine, [outside], {"n_layers": 4.0})
+    inside = make_plan(mine, [MATRIX], {"n_layers": 4.0})["a.weight"].distribution  # layer 2, the third
+    assert inside == Normal(0.5 / {"std / (layer + 2)": 4, "std / depth": 3}.get(formula, 6))
+    if fields.get("choices"):
+        total = make_plan(mine, [outside], {"n_layers": 4.0}, {"depth": "total"})
+        assert total["a.weight"].distribution == Normal(0.5 / 4)
+
+
+def test_the_layer_of_a_parameter_is_not_that_of_a_default() -> None:
+    mine = replace(scheme("std"), parameters={"std": "1 / (layer + 1)"})
+    with pytest.raises(PlanError, match="a formula uses 'layer'"):
+        make_plan(mine, [MATRIX], {"n_layers": 4.0})

@@ -1,4 +1,4 @@
-"""E[φ(u)²] against closed forms, published constants and draws."""
+"""E[φ(u)²] and E[φ(u)] against closed forms, published constants and draws."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from initdiag.theory.gaussian import ACTIVATIONS, mean_square
+from initdiag.theory.gaussian import ACTIVATIONS, first_moment, mean_square, second_moment
 from tests.sampling import assert_near
 
 STDS = [1e-3, 0.1, 0.5543, 1.0, 3.0, 20.0]
@@ -17,6 +17,30 @@ STDS = [1e-3, 0.1, 0.5543, 1.0, 3.0, 20.0]
 @pytest.mark.parametrize("std", STDS)
 def test_relu(std: float) -> None:
     assert mean_square("relu", std) == pytest.approx(std**2 / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("std", STDS)
+def test_squared_relu(std: float) -> None:
+    """E[relu(u)⁴] is half of E[u⁴] = 3σ⁴."""
+    assert mean_square("relu2", std) == pytest.approx(1.5 * std**4, rel=1e-9)
+
+
+@pytest.mark.parametrize("std", STDS)
+def test_means(std: float) -> None:
+    """E[relu(u)] = σ/√(2π); E[uΦ(u)] = σ²·E[φ(u)] = σ²/√(2π(1 + σ²)) by Stein's lemma."""
+    assert first_moment(ACTIVATIONS["relu"], std) == pytest.approx(std / math.sqrt(2 * math.pi), rel=1e-4)  # a kink
+    closed = std**2 / math.sqrt(2 * math.pi * (1 + std**2))
+    assert first_moment(ACTIVATIONS["gelu"], std) == pytest.approx(closed, rel=1e-9)
+    assert first_moment(ACTIVATIONS["relu2"], std) == pytest.approx(std**2 / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize("limit", [0.1, 1.0, 3.0])
+def test_clamped(limit: float) -> None:
+    """E[clamp(z, ±c)²] = P(|z| < c) − 2cφ(c) + c²·P(|z| > c); of the kinks the trapezoid rule makes 1e-4."""
+    density = math.exp(-(limit**2) / 2) / math.sqrt(2 * math.pi)
+    outside = math.erfc(limit / math.sqrt(2))
+    closed = 1 - outside - 2 * limit * density + limit**2 * outside
+    assert second_moment(lambda u: max(-limit, min(u, limit)), 1.0) == pytest.approx(closed, rel=5e-4)
 
 
 @pytest.mark.parametrize("std", STDS)
@@ -46,7 +70,9 @@ def test_published_constants(activation: str, std: float, value: float) -> None:
 PYTORCHS = {
     "gelu": F.gelu,
     "gelu_tanh": lambda u: F.gelu(u, approximate="tanh"),
+    "quick_gelu": lambda u: u * torch.sigmoid(1.702 * u),
     "relu": F.relu,
+    "relu2": lambda u: F.relu(u).square(),
     "silu": F.silu,
 }
 
@@ -68,6 +94,6 @@ def test_the_functions_are_pytorchs(activation: str) -> None:
 
 
 def test_far_tails_do_not_overflow() -> None:
-    for phi in ACTIVATIONS.values():
+    for name, phi in ACTIVATIONS.items():
         assert phi(-1e4) == pytest.approx(0, abs=1e-12)
-        assert phi(1e4) == pytest.approx(1e4)
+        assert phi(1e4) == pytest.approx(1e8 if name == "relu2" else 1e4)
