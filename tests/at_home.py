@@ -133,6 +133,11 @@ SCHEMES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
     "layerscale": (BASE, {}),
     "lsuv": (BASE, {"RES001": ("warning", "every branch is rescaled to variance 1, so that 2N of them add up to 2N")}),
 }
+SMALL_EMBEDDING = "an embedding of 0.02 under branches that norms make large: all of the growth is in the first layers"
+BACKWARD: dict[str, dict[str, tuple[str, str]]] = {  # what a backward adds; at 16 layers the mean of them is quiet
+    "olmo-normal": {"GRAD001": ("warning", SMALL_EMBEDDING)},
+    "olmo-core-normal": {"GRAD001": ("warning", SMALL_EMBEDDING)},
+}
 BASE_WIDTH = 32  # of schemes that have one: these models are twice as wide, as models of muP are
 
 

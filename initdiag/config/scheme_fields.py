@@ -34,7 +34,7 @@ class SchemeFields(NamedScheme):
     cut: Positive | None = _field("where truncated normals are cut, in sigmas; default: the scheme's own")
     gain: NotNegative | None = _field("factor of the matrices or of the branches; default: the scheme's own")
     residual_gain: NotNegative | None = _field("gain of the residual projections; default: the scheme's own formula")
-    key_dim: Size | None = _field("T5: size of a head, by which queries are drawn smaller; default: head_dim")
+    key_dim: Size | None = _field("T5, MaxText: size of a head, by which queries are drawn smaller; default: head_dim")
     branches: Positive | None = _field("residual branches of a layer, by whose number they are scaled")
     base_width: Size | None = _field("d_model of the small model that was tuned (muP)")
     base_depth: Size | None = _field("n_layers of the small model that was tuned (CompleteP)")

@@ -25,7 +25,7 @@ def packed_function(function: str, parameter: Parameter, parts: tuple[Piece, ...
     """Yield the function that draws a packed matrix, part by part."""
     dims, axis = len(parameter.shape), parameter.axis
     outputs = parameter.shape[axis]
-    before = {1: "", 2: ":, " if axis == -1 else ""}.get(dims, "..., ")
+    before = "" if axis == -dims else ":, " if dims == 2 else "..., "
     after = ", :" if dims > 2 and axis == -2 else ""
     yield f"    def {function}(weight: torch.Tensor) -> None:"
     if parameter.transposed and dims > 1:

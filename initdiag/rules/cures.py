@@ -66,9 +66,9 @@ def cooler_attention(subject: Subject, logit_std: float) -> str:
     """Say what brings the std of attention logits from what it is to 1."""
     shape, times = subject.architecture, logit_std**-0.5
     if shape is not None and shape.qk_norm != "none":
-        return f"norms on queries and keys undo their std: multiply the attention scale by {1 / logit_std:.2g}" + (
-            "" if "attention_scale" in _demanded(subject) else " (model.attention_scale)"
-        )
+        text = f"norms on queries and keys undo their std: multiply the attention scale by {1 / logit_std:.2g}"
+        key = f", model.attention_scale: {round_down(shape.attention_scale / logit_std)}"
+        return text if "attention_scale" in _demanded(subject) else text + key
     text = f"multiply the std of query and key by {times:.2g} to bring the logit std to 1"
     if shape is None:
         return f"{text}, and check that the logits are divided by √head_dim"

@@ -81,7 +81,8 @@ def _declared_otherwise(
 ) -> tuple[str, float]:
     """Return who says that something else was meant, and the std that they say; ("", nan) where nobody does."""
     declared, plan = evidence.subject.declared.std, planned.distribution
-    if declared and abs(measured.std / declared - 1) > CLOSE:
+    ours = evidence.subject.drawn_by_us and not isinstance(plan, AsFound)  # whatever the module's own config declares
+    if declared and not ours and abs(measured.std / declared - 1) > CLOSE:
         return "the config declares", declared
     if not isinstance(plan, AsFound):  # a scheme that draws just this means it: of some shapes any formula is 1/√fan_in
         own = _same(plan, defaults[measured.name])

@@ -55,22 +55,20 @@ def _predicts_input(evidence: Evidence) -> Iterator[Trouble]:
 
 def identity_cure(evidence: Evidence, declared: bool) -> str:
     """Say what makes the input token's own logit smaller; `declared`: an embedding multiplier explains it."""
-    subject = evidence.subject
-    if not declared:
-        return _undeclared(subject)
-    return (
-        "known of tied heads behind an embedding multiplier or norm, and it shrinks with depth; to be rid of it, "
-        + _untied(subject)
-        + _or_multiplied(subject, evidence.measured.loss.uniform / evidence.measured.logits.self_logit)
-    )
-
-
-def _undeclared(subject: Subject) -> str:
-    """T5's cure for a tied N(1) table is 1/√d_model on the logits."""
+    subject, own = evidence.subject, evidence.measured.logits.self_logit
+    enough = evidence.measured.loss.uniform / own  # there it costs ln 2
+    if declared:
+        return (
+            "known of tied heads behind an embedding multiplier or norm, and it shrinks with depth; to be rid of it, "
+            + _untied(subject)
+            + _or_multiplied(subject, enough)
+        )
+    # the own logit goes with the table's std, or where branches are larger with its square
+    std = round_down(min(0.02, subject.head_std * enough))
     head = subject.plan.by_name.get(subject.head)
-    times = 1 / math.sqrt(head.parameter.fan_in) if head else math.nan
-    return f"draw the embedding with std 0.02 ({_drawn(subject, '0.02')}) or {_untied(subject)}" + (
-        _or_multiplied(subject, times, " (1/√d_model, as T5 does)") if subject.head_std >= WIDE_TABLE else ""
+    as_t5 = head is not None and subject.head_std >= WIDE_TABLE
+    return f"draw the embedding with std {std} ({_drawn(subject, std)}) or {_untied(subject)}" + (
+        _or_multiplied(subject, head.parameter.fan_in**-0.5, " (1/√d_model, as T5 does)") if head and as_t5 else ""
     )
 
 

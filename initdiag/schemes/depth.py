@@ -33,7 +33,7 @@ _TORCHSCALE_NOTES = (
     "there, too.",
     "The code multiplies biases along with their matrices, and they start at nn.Linear's uniform; here they are 0.",
     "A gated MLP is not in this code; gate is treated as in.",
-    "Learned positions are the caller's, and torchscale's class for them is nn.Embedding's N(1), beside which its tokens "
+    "Learned positions are the caller's, and torchscale's class for them is nn.Embedding's N(1), beside which tokens "
     "of std 1 / sqrt(d_model) are lost; here positions are drawn like tokens.",
 )
 

@@ -152,11 +152,12 @@ MAXTEXT = Scheme(
         **PLAIN,
         **dict.fromkeys(EMBEDDINGS, Draw("normal", "1")),
         **dict.fromkeys((*_ATTENTION_INPUTS, Role.ATTENTION_OUT), Draw("normal", "fan_in ** -0.5")),
-        Role.ATTENTION_QUERY: Draw("normal", "fan_in ** -0.5 / sqrt(head_dim)"),
+        Role.ATTENTION_QUERY: Draw("normal", "fan_in ** -0.5 / sqrt(key_dim)"),
         **dict.fromkeys(
             (*_MLP, Role.ROUTER, Role.LM_HEAD), Draw("truncated", "fan_in ** -0.5", cut="2", corrected=True)
         ),
     },
+    parameters={"key_dim": "head_dim"},
     forward={"attention_scale": "1", "logit_multiplier": "d_model ** (-tied / 2)"},
     depth=_PLAIN_GROWTH,
     notes=(

@@ -42,8 +42,7 @@ def settings_of(scheme: Scheme, sizes: Mapping[str, float], given: Mapping[str, 
         if missing := unknown_sizes(formula, names):
             raise PlanError(
                 f"scheme '{scheme.name}' needs {' and '.join(missing)}, which is not known of this model; set its "
-                f"parameter {name} (now {formula}) to a number, e.g. --set init.scheme={scheme.name} "
-                f"--set init.{name}=64"
+                f"parameter {name} (now {formula}) to a number, e.g. --set init.{name}=64"
             )
         settings[name] = evaluate(formula, names)
     return settings

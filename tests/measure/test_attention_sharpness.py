@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from initdiag.measure.attention import QUERIES, sharpness
 from initdiag.measure.observe import observe
+from initdiag.model import Architecture
 from initdiag.trace import FusedAttention, SoftmaxAttention
 from tests.model import plain
-from tests.small_models import WIRINGS, drawn, normals, subject, tokens
+from tests.small_models import WIRINGS, drawn, normals, shaken, subject, tokens
 
 
 def by_hand(scores: Tensor) -> tuple[float, float]:
@@ -23,7 +24,7 @@ def by_hand(scores: Tensor) -> tuple[float, float]:
         if len(seen) > 1:
             p = (seen - seen.max()).exp() / (seen - seen.max()).exp().sum()
             stds.append(float(((seen - seen.mean()) ** 2).mean().sqrt()))
-            ratios.append(-math.fsum(float(q) * math.log(q) for q in p if q > 0) / math.log(len(seen)))
+            ratios.append(-math.fsum(q * math.log(q) for q in p.tolist() if q > 0) / math.log(len(seen)))
     return math.fsum(stds) / len(stds), math.fsum(ratios) / len(ratios)
 
 
@@ -105,31 +106,48 @@ def test_not_a_number_is_not_hidden() -> None:
     assert all(map(math.isnan, sharpness(FusedAttention(query, query, True, 1.0, None, None))))
 
 
+SCALES = {"gemma 2": 1 / math.sqrt(11)}  # others divide by √head_dim
+
+
+def scores_of_layer(shape: Architecture, w: plain.Named, layer: int, x: Tensor, scale: float) -> Tensor:
+    """What the softmax of a layer that reads x (T, d_model) gets: (H, T, T), −inf where hidden; a sink is one key more.
+
+    Queries and keys are those of the plain implementation, which knows no module; masks and scales are written here.
+    """
+    found = []
+    window = plain.window_of(shape, layer) or len(x)
+    ago = torch.arange(len(x))[:, None] - torch.arange(len(x))
+    heads = plain.latent_heads if shape.mla else plain.plain_heads
+    for head, (query, key, _) in enumerate(heads(shape, w, layer, x)):
+        scores = query @ key.T * scale
+        if shape.attention_softcap is not None:
+            scores = plain.capped(scores, shape.attention_softcap)
+        if shape.position == "alibi":
+            scores = scores - plain.slopes(shape.n_heads)[head] * ago
+        scores = scores.masked_fill((ago < 0) | (ago >= window), -math.inf)
+        if shape.attention_sinks:
+            sink = w[f"blocks.{layer}.attention.mix.sinks.weight"][head].expand(len(x), 1)
+            scores = torch.cat((scores, sink), dim=1)
+        found.append(scores)
+    return torch.stack(found)
+
+
 @pytest.mark.parametrize("wiring", WIRINGS)
 @torch.no_grad()
-def test_models_beside_hooks_on_their_projections(wiring: str) -> None:
+def test_models_beside_hooks_on_what_their_attention_reads(wiring: str) -> None:
     of = subject("default", **{**WIRINGS[wiring], "context": 40})
-    module, batch, shape = drawn(of, dtype="float64"), tokens(of), of.architecture
+    module, batch, shape = shaken(drawn(of, dtype="float64")), tokens(of), of.architecture
     seen: dict[str, Tensor] = {}
     for name, part in module.named_modules():
-        if name.endswith((".query", ".key")):
+        if name.endswith(".attention"):
 
-            def keep(m: nn.Module, args: object, output: Tensor, name: str = name) -> None:
-                seen.setdefault(name, output)  # the first forward; the probe's short second one is not what is measured
+            def keep(m: nn.Module, args: tuple[Tensor, ...], name: str = name) -> None:
+                seen[name] = args[0]
 
-            part.register_forward_hook(keep)
+            part.register_forward_pre_hook(keep)
     found = observe(of, module, batch).attention
     assert [(at.name, at.layer) for at in found] == [(f"blocks.{i}.attention", i) for i in range(3)]
-    for at in found:
-        query, key = (
-            seen[f"{at.name}.{part}"].unflatten(-1, (heads, shape.head_dim)).transpose(1, 2)
-            for part, heads in (("query", shape.n_heads), ("key", shape.n_kv_heads))
-        )
-        if shape.position == "rotary":
-            query, key = (
-                torch.stack([torch.stack([plain.turned(head) for head in sequence]) for sequence in x])
-                for x in (query, key)
-            )
-        expected = by_hand(scores_of(query, key, 1 / math.sqrt(shape.head_dim), causal=True))
-        # rotary tables are float32
-        assert_sharpness((at.logit_std, at.entropy_ratio), expected, 1e-5 if shape.position == "rotary" else 1e-10)
+    weights, scale = dict(module.named_parameters()), SCALES.get(wiring, 1 / math.sqrt(shape.head_dim))
+    for layer, at in enumerate(found):
+        scores = torch.stack([scores_of_layer(shape, weights, layer, x, scale) for x in seen[at.name]])
+        assert_sharpness((at.logit_std, at.entropy_ratio), by_hand(scores), 1e-10)

@@ -13,7 +13,7 @@ from initdiag.measure import Branch
 from initdiag.measure.observe import measure_parameters, observe, scaling_ratio
 from initdiag.subjects import Subject
 from tests.sampling import assert_near
-from tests.small_models import WIRINGS, drawn, subject, tokens
+from tests.small_models import WIRINGS, drawn, shaken, subject, tokens
 
 
 def spread(x: Tensor) -> float:
@@ -22,8 +22,12 @@ def spread(x: Tensor) -> float:
     return float(((x - x.mean()) ** 2).mean())
 
 
-def hooked(of: Subject, module: nn.Module) -> tuple[float, list[tuple[float, float]]]:
-    """Return the embedding's variance and (branch, stream after it) variances, from forward hooks alone."""
+MULTIPLIED = {"minicpm": 1.4 / math.sqrt(3)}  # what multiplies branches of 3 layers; the rest multiply by 1
+KEPT = {"deepnorm": 6**0.25}  # what multiplies the stream before a branch of 3 layers is added
+
+
+def hooked(of: Subject, module: nn.Module, wiring: str = "gpt2") -> tuple[float, list[tuple[float, float]]]:
+    """Return the variance before the first branch and (branch, stream after it) variances, from forward hooks alone."""
     given: dict[str, float] = {}
     made: dict[str, float] = {}
     handles = []
@@ -37,32 +41,59 @@ def hooked(of: Subject, module: nn.Module) -> tuple[float, list[tuple[float, flo
         module(torch.tensor(tokens(of).inputs))
     for handle in handles:
         handle.remove()
-    found = []
+    placement, times, found = of.architecture.placement, MULTIPLIED.get(wiring, 1.0) ** 2, []
     for layer in range(of.architecture.n_layers):
         block = f"blocks.{layer}"
-        # pre: the MLP's norm reads the stream after attention; post: each branch's own norm reads the sum
-        after_attention = given[
-            f"{block}.attention_norm" if of.architecture.placement == "post" else f"{block}.mlp_norm"
-        ]
-        after_mlp = given[f"{block}.mlp_norm"] if of.architecture.placement == "post" else made[block]
-        found += [(made[f"{block}.attention.out"], after_attention), (made[f"{block}.mlp.out"], after_mlp)]
-    return given["blocks.0"], found
+        if placement == "post":  # each branch's own norm reads the sum
+            after = given[f"{block}.attention_norm"], given[f"{block}.mlp_norm"]
+        elif placement in ("parallel", "parallel_shared"):  # both branches are added at once
+            after = made[block], made[block]
+        else:  # the MLP's norm, or what stands in its place, reads the stream after attention
+            after = given[f"{block}.mlp_norm"], made[block]
+        for kind, stream in zip(("attention", "mlp"), after, strict=True):
+            # the module of the gain is the last of a branch, behind a norm of its output; it may do nothing
+            found.append((made[f"{block}.{kind}_gain"] * times, stream))
+    return given["blocks.0"] * KEPT.get(wiring, 1.0) ** 2, found
 
 
-@pytest.mark.parametrize("scheme", ["default", "scaled"])
-@pytest.mark.parametrize("wiring", WIRINGS)
+EXPERTS = {"mixtral": 0, "deepseek": 1, "gpt-oss": 0}  # the first layer that has them
+
+
+def told(branches: tuple[Branch, ...]) -> list[tuple[object, ...]]:
+    return [(b.index, b.name, b.kind, b.layer, b.projection, b.normed, b.joined) for b in branches]
+
+
+def expected_of(wiring: str) -> list[tuple[object, ...]]:
+    expected: list[tuple[object, ...]] = []
+    normed = wiring in ("gemma 2", "gemma 3", "olmo 2")
+    joined = 2 if wiring in ("gpt-neox", "gpt-j") else 1
+    for layer in range(3):
+        for part in ("attention", "mlp"):
+            kind = "moe" if part == "mlp" and layer >= EXPERTS.get(wiring, 3) else part
+            name = f"blocks.{layer}.{part}.out"
+            expected.append((len(expected) + 1, name, kind, layer, f"{name}.weight", normed, joined))
+    return expected
+
+
+@pytest.mark.parametrize(
+    ("wiring", "scheme"), [*((wiring, "default") for wiring in WIRINGS), ("gpt2", "scaled"), ("post", "scaled")]
+)
 @torch.no_grad()
 def test_beside_hooks(wiring: str, scheme: str) -> None:
     of = subject(scheme, **WIRINGS[wiring])
     module = drawn(of)
-    embedding, expected = hooked(of, module)
+    if scheme == "default":
+        shaken(module)  # gains of 1 would hide what they multiply
+    before, expected = hooked(of, module, wiring)
     residual = observe(of, module, tokens(of)).residual
-    assert residual.embedding_variance == pytest.approx(embedding, rel=1e-5)
+    assert told(residual.branches) == expected_of(wiring)
+    assert residual.embedding_variance == pytest.approx(before, rel=1e-5)
     assert [branch.branch_variance for branch in residual.branches] == pytest.approx([b for b, _ in expected], rel=1e-5)
     assert [branch.stream_variance for branch in residual.branches] == pytest.approx([s for _, s in expected], rel=1e-5)
     assert residual.branch_variance_sum == pytest.approx(sum(b for b, _ in expected), rel=1e-5)
     for branch, (mine, after) in zip(residual.branches, expected, strict=True):
         assert branch.ratio == pytest.approx(mine / after, rel=1e-5)
+        assert branch.residue < 1e-5  # what was read off is what was added
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
@@ -76,19 +107,11 @@ def test_beside_hooks_in_other_dtypes(dtype: str) -> None:
     assert [branch.branch_variance for branch in residual.branches] == pytest.approx([b for b, _ in expected], rel=1e-5)
 
 
-@pytest.mark.parametrize("length", [1, 24])
 @pytest.mark.parametrize("wiring", WIRINGS)
 @torch.no_grad()
-def test_number_order_names_kinds_and_layers(wiring: str, length: int) -> None:
+def test_number_order_names_and_kinds_of_a_single_token(wiring: str) -> None:
     of = subject(**WIRINGS[wiring])
-    branches = observe(of, drawn(of), tokens(of, length=length)).residual.branches
-    found = [(b.index, b.name, b.kind, b.layer, b.projection) for b in branches]
-    expected = []
-    for layer in range(3):
-        for kind in ("attention", "mlp"):
-            name = f"blocks.{layer}.{kind}.out"
-            expected.append((len(expected) + 1, name, kind, layer, f"{name}.weight"))
-    assert found == expected
+    assert told(observe(of, drawn(of), tokens(of, length=1)).residual.branches) == expected_of(wiring)
 
 
 # --- the scaling ratio
@@ -104,13 +127,44 @@ def ratio_of(of: Subject, module: nn.Module) -> float:
 # a projection's measured std has a relative error of 1/√(2·entries), its square of √(2/entries); the ratio is a
 # weighted mean of such squares, so the error of the smallest projection (32 × 32) bounds its error
 RATIO_ERROR = math.sqrt(2 / 32**2)
+NARROW_ERROR = {"deepseek": math.sqrt(2 / (32 * 20))}  # 4 heads of 5 values each
+
+# wirings that differ in what ends a branch, or in what it is added to; others differ before its last product
+ENDS = (
+    "gpt2",
+    "post",
+    "post, final norm, rmsnorm",
+    "wide heads, sinusoidal",
+    "llama",
+    "gpt-neox",
+    "gpt-j",
+    "gemma 2",
+    "olmo 2",
+    "minicpm",
+    "deepnorm",
+    "sub-ln",
+    "rezero",
+    "layerscale",
+    "mixtral",
+    "deepseek",
+)
+NORMED_AFTER = ("gemma 2", "olmo 2")
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
-@pytest.mark.parametrize(("scheme", "promise"), [("scaled", 1.0), ("gpt2", 2.0 * N), ("default", 2.0 * N)])
-def test_scaling_ratio_tells_the_scaling(scheme: str, promise: float, wiring: str) -> None:
-    of = subject(scheme, **{**WIRINGS[wiring], "n_layers": N})
-    assert_near(ratio_of(of, drawn(of)), promise, promise * RATIO_ERROR, "scaling ratio")
+def promised(scheme: str, wiring: str) -> float:
+    """1/√(2N) promises 1, no scaling 2N; a norm after the branch undoes the scheme's, a factor of the forward adds."""
+    if wiring in NORMED_AFTER:
+        return 2.0 * N
+    promise = 1.0 if scheme == "scaled" else 2.0 * N
+    return promise * 1.4**2 / N if wiring == "minicpm" else promise
+
+
+@pytest.mark.parametrize("wiring", ENDS)
+@pytest.mark.parametrize("scheme", ["scaled", "gpt2", "default"])
+def test_scaling_ratio_tells_the_scaling(scheme: str, wiring: str) -> None:
+    of, promise = subject(scheme, **{**WIRINGS[wiring], "n_layers": N}), promised(scheme, wiring)
+    error = NARROW_ERROR.get(wiring, RATIO_ERROR)
+    assert_near(ratio_of(of, drawn(of)), promise, promise * error, "scaling ratio")
 
 
 @pytest.mark.parametrize("wiring", ["gpt2", "llama"])

@@ -202,9 +202,9 @@ def test_a_size_that_is_not_known_is_named_with_what_to_do() -> None:
         planned(Model(Averaged(48)), "t5")
     assert str(caught.value) == (
         "Model: scheme 't5' needs head_dim, which is not known of this model; set its parameter key_dim (now head_dim) "
-        "to a number, e.g. --set init.scheme=t5 --set init.key_dim=64"
+        "to a number, e.g. --set init.key_dim=64"
     )
-    stds = planned(Model(Averaged(48)), "t5", "init.scheme=t5", "init.key_dim=64")
+    stds = planned(Model(Averaged(48)), "t5", "init.key_dim=64")
     assert stds[Role.ATTENTION_QUERY] == {round(48**-0.5 / 8, 12)}
 
 

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from initdiag.errors import PlanError
 from initdiag.schemes import SCHEMES, Constant, Normal, Parameter, Part, Role, Uniform, make_plan
-from initdiag.schemes.distributions import Distribution, Orthogonal, Packed, Piece, Truncated
+from initdiag.schemes.distributions import AsFound, Distribution, Orthogonal, Packed, Piece, Truncated
 from initdiag.weightless.law import law_of
 
 Q, K, V = Role.ATTENTION_QUERY, Role.ATTENTION_KEY, Role.ATTENTION_VALUE
@@ -143,10 +142,13 @@ def test_fan_out_of_every_way_to_store_a_matrix() -> None:
     assert stored(96, fan_in=48) == (96, -1)
 
 
-def test_a_part_that_has_no_answer_is_named() -> None:
+def test_a_part_that_has_no_answer_is_left_as_it_is_and_the_whole_is_not_judged() -> None:
     roles = {role: draw for role, draw in SCHEMES["gpt2"].roles.items() if role is not V}
-    with pytest.raises(PlanError, match=r"says nothing about parameter 'qkv\.weight' \(role attention_value\)"):
-        make_plan(replace(SCHEMES["gpt2"], roles=roles), [QKV], SIZES)
+    found = make_plan(replace(SCHEMES["gpt2"], roles=roles), [QKV], SIZES)["qkv.weight"].distribution
+    assert isinstance(found, Packed)
+    assert [piece.distribution for piece in found.pieces[:2]] == [Normal(0.02)] * 2
+    assert isinstance(found.pieces[2].distribution, AsFound)
+    assert math.isnan(found.std)
 
 
 # --- without entries

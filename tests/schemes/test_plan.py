@@ -136,7 +136,7 @@ def test_a_default_that_needs_a_size_nobody_knows() -> None:
         make_plan(mine, [MATRIX], {"d_model": 8.0, "context": 4.0})
     assert str(caught.value) == (
         "scheme 'mine' needs head_dim, which is not known of this model; set its parameter std (now "
-        "1 / sqrt(head_dim * context)) to a number, e.g. --set init.scheme=mine --set init.std=64"
+        "1 / sqrt(head_dim * context)) to a number, e.g. --set init.std=64"
     )
     assert make_plan(mine, [MATRIX], {"d_model": 8.0}, {"std": 3.0})["a.weight"].distribution == Normal(3.0)
     with pytest.raises(PlanError, match="needs n_heads and head_dim, which"):

@@ -396,3 +396,14 @@ def test_u_mup_weights_its_branches() -> None:
     sizes = [at.branch_variance for at in found.branches]
     ratio = sum(sizes) * 4 / sum(size / factor for size, factor in zip(sizes, factors, strict=True))
     assert_near(found.scaling_ratio, ratio, ratio * math.sqrt(2 / 128**2), "scaling ratio")
+
+
+@pytest.mark.parametrize(
+    ("placement", "norm"),
+    [("pre", "mlp_norm"), ("parallel", "mlp_norm"), ("parallel_shared", "attention_norm"), ("post", "attention_norm")],
+)
+def test_the_gain_that_counts_is_that_of_the_norm_it_reads(placement: str, norm: str) -> None:
+    of = subject("gpt2", **WIDE, activation="relu", placement=placement)
+    found = mlp_branch_variances(with_drawn(of, f"blocks.0.{norm}.weight", Constant(2.0)))
+    plain = 512 * 0.02**2 * 128 * 0.02**2 / 2
+    assert list(found.values()) == pytest.approx([4 * plain, plain])
