@@ -207,6 +207,20 @@ def _read(file: ConfigFile, subject: Subject) -> Case:
     return Case(file, subject, batch)
 
 
+def require_room(case: Case, request: Request) -> None:
+    """Check that a case can be run by the engine that would be chosen for it; imports no torch.
+
+    Raises:
+        RunError: its weights don't fit in memory, or its scheme needs real ones that the engine hasn't got.
+    """
+    from initdiag.engines.choose import choose
+    from initdiag.engines.room import require
+
+    settings = request.run_settings
+    if settings.device in ("auto", "cpu") or settings.engine == "weightless":
+        require(case.subject, choose(case.subject, case.tokens, settings).engine, settings)
+
+
 @outside
 def diagnose(
     case: Case, request: Request, progress: Progress | None = None, reuse: Weights | None = None, told: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from initdiag.case import Case, configure, diagnose, kept_weights, load_module, module_case, prepare
+from initdiag.case import Case, configure, diagnose, kept_weights, load_module, module_case, prepare, require_room
 from initdiag.errors import UsageError, require_type
 from initdiag.request import Path, Progress, Request
 
@@ -118,6 +118,8 @@ def _run(
 ) -> tuple[tuple[Run, ...], str, Pick]:
     # of the first seed, all cases before anything runs, so that whatever is wrong is told at once; the others later
     cases = {name: case_of(name, first) for name in names}
+    for case in cases.values():
+        require_room(case, request)
     runs: list[Run] = []
     weights: Weights | None = None
     for i in range(seeds):
@@ -165,7 +167,8 @@ def pick(runs: Sequence[Run]) -> Pick:
     return Pick(
         best,
         f"{_counted(errors, 'error')} and {_counted(warnings, 'warning')}{per_run}, "
-        f"scaling ratio {ratio:.3g}, excess {excess:.3f} nats. "
+        + (f"scaling ratio {ratio:.3g}, " if math.isfinite(ratio) else "")
+        + f"excess {excess:.3f} nats. "
         "Picked by, in this order: fewest errors, fewest warnings, scaling ratio nearest to 1, least excess",
     )
 

@@ -45,7 +45,7 @@ def scheme(
     With --for: print a function, ready to paste, that draws the weights of that model by the scheme.
     """
     from initdiag.report.scheme_pages import scheme_list, scheme_page
-    from initdiag.schemes import known_schemes, scheme_named
+    from initdiag.schemes import Scheme, known_schemes, scheme_named
 
     if target is not None:
         write(_code(name, target, options.arguments(kwargs), vocab_size, trust_remote_code, quiet))
@@ -55,7 +55,12 @@ def scheme(
         if given:
             raise UsageError(f"{option}: it belongs to a model; expected --for TARGET as well")
     style = style_of(sys.stdout, color)
-    write(scheme_list(style, known_schemes().values()) if name is None else scheme_page(scheme_named(name), style))
+    if name is not None:
+        write(scheme_page(scheme_named(name), style))
+        return
+    known = known_schemes()
+    good = [one for one in known.values() if isinstance(one, Scheme)]
+    write(scheme_list(style, good, {name: str(one) for name, one in known.items() if not isinstance(one, Scheme)}))
 
 
 def _code(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from initdiag.config.wording import show
+from initdiag.schemes import answers
 
 LONGEST = 200  # characters of a formula; those of the schemes have at most 60, and nobody reads more
-LARGEST = 1e6
+LARGEST = answers.LARGEST  # numbers and what formulas give have one bound
 
 
 class Section(BaseModel):
@@ -41,10 +42,18 @@ def _refused(message: str) -> PydanticCustomError:
     return PydanticCustomError("formula", "{message}", {"message": message})
 
 
+def _word(value: object) -> object:
+    """Leave what is no word to `init_faults`, which knows the words of the scheme: pydantic's error is only an echo."""
+    if not isinstance(value, str):
+        raise PydanticCustomError("formula_depends", "expected a word")
+    return value
+
+
 Formula = Annotated[str, AfterValidator(_formula), Words("a formula in quotes")]
-Word = Annotated[str, Words("a word")]
+Word = Annotated[str, BeforeValidator(_word), Words("a word")]
 
 Positive = Annotated[float, Field(gt=0, le=LARGEST)] | Formula
+Cut = Annotated[float, Field(ge=answers.LEAST_CUT, le=LARGEST)] | Formula
 NotNegative = Annotated[float, Field(ge=0, le=LARGEST)] | Formula
 Size = Annotated[float, Field(gt=0, le=2**24)] | Formula
 Value = Annotated[float, Field(ge=-LARGEST, le=LARGEST)] | Formula

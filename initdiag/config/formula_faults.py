@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from pydantic import ValidationError
@@ -12,14 +13,13 @@ from pydantic import ValidationError
 from initdiag.config.annotations import Path
 from initdiag.config.fault import Fault
 from initdiag.config.fields import LARGEST
-from initdiag.config.init import Init, scheme_of
+from initdiag.config.init import Init, base_scheme, scheme_of
 from initdiag.config.sentences import sentence
 from initdiag.config.wording import listed, one_line
 from initdiag.errors import PlanError
 from initdiag.model import Architecture, parameters, sizes
 from initdiag.schemes import CUSTOM, Draw, Parameter, Role, Scheme
 from initdiag.schemes.answers import distribution_of
-from initdiag.schemes.formula import evaluate
 from initdiag.schemes.settings import formula_names, settings_of
 
 WIDTH = 300  # characters of a message: a formula may have 200
@@ -33,7 +33,7 @@ def formula_faults(init: Init, model: Architecture) -> Iterator[Fault]:
     if wrong:
         return
     custom, roles = init.scheme == CUSTOM.name, init.roles.draws if init.roles else {}
-    if not custom and not roles:
+    if not custom and not roles and not given:
         return
     all_of, settings = tuple(parameters(model)), settings_of(scheme, known, given)
     if custom and (missing := dict.fromkeys(one.role for one in all_of if one.role not in scheme.roles)):
@@ -44,17 +44,28 @@ def formula_faults(init: Init, model: Architecture) -> Iterator[Fault]:
         whole = not isinstance(getattr(init.roles, role), float)
         for key, message in _role(scheme, draw, _representatives(role, all_of, known), known, settings).items():
             yield Fault((*path, key) if whole else path, one_line(message, WIDTH))
+    if given:
+        yield from _of_the_scheme(base_scheme(init.scheme), tuple(roles), all_of, known, given)
 
 
 def _parameters(scheme: Scheme, known: Mapping[str, float], given: Mapping[str, float | str]) -> Iterator[Fault]:
     good = {name: value for name, value in given.items() if name in scheme.choices}
-    for name in scheme.parameters:  # in their order: a formula may use the ones before it
-        if name not in given:
-            continue
+    upto: dict[str, str] = {}
+    for name, default in scheme.parameters.items():  # in their order: a formula may use the ones before it
+        upto[name] = default
+        so_far = replace(scheme, parameters=upto)
+        own = {name: given[name]} if name in given else {}
         try:
-            value = settings_of(scheme, known, good | {name: given[name]})[name]
+            value = settings_of(so_far, known, good | own)[name]
         except PlanError as error:
-            yield Fault(("init", name), one_line(str(error), WIDTH))
+            if own:
+                yield Fault(("init", name), one_line(str(error), WIDTH))
+                continue
+            message = one_line(f"scheme '{scheme.name}', parameter {name}: {error}", WIDTH)
+            culprit = _culprit(good, partial(settings_of, so_far, known))
+            yield Fault(("init", culprit or "scheme"), message)
+            return
+        if not own:
             continue
         good[name] = given[name]
         if name not in Init.model_fields and abs(float(value)) > LARGEST:  # of a scheme that is not one of ours
@@ -64,6 +75,46 @@ def _parameters(scheme: Scheme, known: Mapping[str, float], given: Mapping[str, 
         except ValidationError as error:
             words = sentence(error.errors()[0], ("init", name), float(f"{value:.6g}")).removeprefix("found ")
             yield Fault(("init", name), f"the formula '{given[name]}' gives {words}")
+
+
+def _culprit(given: Mapping[str, float | str], compute: Callable[[dict[str, float | str]], object]) -> str | None:
+    """Return the parameter without which something can be computed; None where that is the scheme's own fault."""
+    for name in reversed(given):
+        try:
+            compute({other: value for other, value in given.items() if other != name})
+        except PlanError:
+            continue
+        return name
+    return None
+
+
+def _of_the_scheme(
+    scheme: Scheme,
+    replaced: tuple[Role, ...],
+    all_of: tuple[Parameter, ...],
+    known: Mapping[str, float],
+    given: Mapping[str, float | str],
+) -> Iterator[Fault]:
+    """Yield the parameters with which a role of the scheme itself has no number: a cut of 0.01, say, by its name."""
+    ends = (None, 0, max((one.layer for one in all_of if one.layer is not None), default=0))
+    there = {one.role for one in all_of} - set(replaced)
+    told: set[str] = set()
+    for role, draw in scheme.roles.items():
+        if role not in there:
+            continue
+        ours = [one for one in _representatives(role, all_of, known) if one.layer in ends]
+
+        def compute(rest: Mapping[str, float | str], draw: Draw = draw, ours: list[Parameter] = ours) -> None:
+            for message in _role(scheme, draw, tuple(ours), known, settings_of(scheme, known, rest)).values():
+                raise PlanError(message)
+
+        try:
+            compute(given)
+        except PlanError as error:
+            culprit = _culprit(given, compute) or "scheme"
+            if culprit not in told:
+                yield Fault(("init", culprit), one_line(f"scheme '{scheme.name}', {role}: {error}", WIDTH))
+            told.add(culprit)
 
 
 def _representatives(role: Role, all_of: tuple[Parameter, ...], known: Mapping[str, float]) -> tuple[Parameter, ...]:
@@ -95,24 +146,16 @@ def _role(
 
 def _wrong(draw: Draw, names: Mapping[str, float]) -> Iterator[tuple[str, str]]:
     plain = replace(draw, distribution="normal") if draw.distribution == "truncated" else draw
-    for key, formula in ((draw.distribution, draw.formula), ("unscaled", draw.unscaled)):
+    wanted = [(draw.distribution, plain, draw.formula), ("unscaled", plain, draw.unscaled)]
+    if draw.distribution == "truncated":
+        wanted.append(("cut", draw, "1"))
+    for key, drawn, formula in wanted:
         if formula is None:
             continue
         try:
-            distribution_of(plain, formula, names)
+            distribution_of(drawn, formula, names)
         except PlanError as error:
             yield key, str(error)
-        else:
-            if abs(value := evaluate(formula, names)) > LARGEST:
-                yield key, f"'{formula}' gives {value:g}; expected at most {LARGEST:g}"
-    if draw.distribution == "truncated":
-        try:
-            if evaluate(draw.cut or "", names) > LARGEST:
-                yield "cut", f"the cut '{draw.cut}' gives more than {LARGEST:g} sigmas; expected less"
-            else:
-                distribution_of(draw, "1", names)
-        except PlanError as error:
-            yield "cut", str(error)
 
 
 def _is_number(text: str) -> bool:

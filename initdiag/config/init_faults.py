@@ -10,7 +10,7 @@ from initdiag.config.annotations import expected
 from initdiag.config.fault import Fault
 from initdiag.config.fields import LARGEST, LONGEST, Value
 from initdiag.config.init import NO_PARAMETERS, Init, base_scheme
-from initdiag.config.roles import OwnDraw
+from initdiag.config.roles import OwnDraw, Roles
 from initdiag.config.sentences import unknown_key
 from initdiag.config.wording import found, listed, show
 from initdiag.errors import UsageError, did_you_mean
@@ -34,7 +34,7 @@ def init_faults(init: Mapping[str, Any]) -> Iterator[Fault]:
             yield from _key(key, value, scheme)
     roles = init.get("roles")
     for role, own in roles.items() if isinstance(roles, Mapping) else ():
-        if isinstance(own, Mapping) and isinstance(role, str):
+        if isinstance(own, Mapping) and role in Roles.model_fields:  # of another, its name is what is wrong
             yield from _own_draw(("init", "roles", role), own)
 
 
@@ -54,8 +54,8 @@ def _key(key: str, value: object, scheme: Scheme | None) -> Iterator[Fault]:
         if isinstance(value, str) and value not in words:
             guess = did_you_mean(value[:100], words)
             yield Fault(path, f"found {show(value)}, expected one of {listed(words)}{guess}", (("init", "scheme"),))
-        elif not isinstance(value, str) and key not in Init.model_fields:
-            yield Fault(path, f"{found(value)}, expected one of {listed(words)}")
+        elif not isinstance(value, str):
+            yield Fault(path, f"{found(value)}, expected one of {listed(words)}", (("init", "scheme"),))
     elif isinstance(value, str) and re.search(r"\blayer\b", value):
         message = f"found {show(value)}, expected a formula without layer: it is one number for all layers"
         yield Fault(path, message)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from initdiag.config.fields import NotNegative, Positive, Section, Size, Word
+from initdiag.config.fields import Cut, NotNegative, Positive, Section, Size, Word
 
 
 def _field(description: str) -> Any:
@@ -31,7 +31,7 @@ class SchemeFields(NamedScheme):
     position_std: NotNegative | None = _field("std of the position embedding; default: the scheme's own")
     head_std: NotNegative | None = _field("std of an untied head; default: the scheme's own")
     router_std: NotNegative | None = _field("std of routers; default: the scheme's own")
-    cut: Positive | None = _field("where truncated normals are cut, in sigmas; default: the scheme's own")
+    cut: Cut | None = _field("where truncated normals are cut, in sigmas; default: the scheme's own")
     gain: NotNegative | None = _field("factor of the matrices or of the branches; default: the scheme's own")
     residual_gain: NotNegative | None = _field("gain of the residual projections; default: the scheme's own formula")
     key_dim: Size | None = _field("T5, MaxText: size of a head, by which queries are drawn smaller; default: head_dim")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from initdiag.engines.dense import Weights
+from initdiag.errors import RunError
 from initdiag.schemes import Distribution, Orthogonal, Packed, PlannedParameter
 from initdiag.subjects import Subject
 from initdiag.tokens import TokenBatch
@@ -21,12 +22,23 @@ TOLERANCE = 0.1  # |std − 1| that is left alone
 POSITIONS = 64  # whose logits scale an untied head: the std of 64·V numbers is known to far less than the tolerance
 
 
+PRODUCTS: frozenset[object] = frozenset(
+    function
+    for function in (
+        *(F.linear, torch.addmm, torch.matmul, torch.mm, torch.bmm, torch.baddbmm, torch.einsum),
+        *(Tensor.matmul, Tensor.mm, Tensor.bmm, Tensor.addmm, Tensor.__matmul__, Tensor.__rmatmul__),
+        *(getattr(torch, "_grouped_mm", None), getattr(F, "grouped_mm", None)),
+    )
+    if function is not None
+)
+
+
 @dataclass
 class _Lsuv(TorchFunctionMode):
     """Divides every matrix by the std of its first outputs, in the order in which they are computed.
 
-    With biases of 0 the outputs are linear in the matrix, so that the paper's repeated correction is a single one, and
-    the whole algorithm one forward. Experts are views of one tensor, and have a factor each.
+    The outputs are linear in the matrix, so that the paper's repeated correction is a single one, and the whole
+    algorithm one forward. Experts that are used one by one have a factor each, those of one operation one for all.
     """
 
     names: Mapping[int, str]  # storage -> parameter
@@ -40,26 +52,33 @@ class _Lsuv(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         outputs = func(*args, **(kwargs or {}))
-        at = {F.linear: 1, torch.addmm: 2}.get(func)  # the second is GPT-2's Conv1D
-        return outputs if at is None else self._scaled(outputs, args[at])
+        if func in PRODUCTS and isinstance(outputs, Tensor):
+            for weight in (one for one in args if isinstance(one, Tensor)):
+                if self._divided(weight, outputs):
+                    return func(*args, **(kwargs or {}))
+        return outputs
 
-    def _scaled(self, outputs: Tensor, weight: Tensor) -> Tensor:
+    def _divided(self, weight: Tensor, outputs: Tensor) -> bool:
+        """Say whether a matrix of ours was divided, and note that it was met."""
         storage = weight.untyped_storage().data_ptr()
         place, name = (storage, int(weight.storage_offset())), self.names.get(storage)
         if name is None or place in self.met or not outputs.numel():
-            return outputs
+            return False
         self.met.add(place)
         std = float(outputs.float().std(correction=0))
         factor = std if abs(std - 1) > TOLERANCE and 0 < std < math.inf else 1.0
         self.factors.setdefault(name, []).append(factor)
-        if factor == 1:
-            return outputs
-        weight.div_(factor)
-        return outputs / factor
+        if factor != 1:
+            weight.div_(factor)
+        return factor != 1
 
 
 def calibrated(subject: Subject, weights: Weights, batch: TokenBatch) -> tuple[Subject, Weights]:
-    """Rescale drawn weights as the plan's calibration says; the plan then says what they are drawn from by now."""
+    """Rescale drawn weights as the plan's calibration says; the plan then says what they are drawn from by now.
+
+    Raises:
+        RunError: a matrix was not met in the forward, or by an operation that isn't known here.
+    """
     names = {
         parameter.untyped_storage().data_ptr(): name
         for name, parameter in weights.module.named_parameters()
@@ -69,6 +88,12 @@ def calibrated(subject: Subject, weights: Weights, batch: TokenBatch) -> tuple[S
     ids = torch.tensor(batch.inputs, device=next(weights.module.parameters()).device)
     with torch.no_grad(), mode:
         _forward(subject, weights.module, ids)
+    if unmet := [name for name in names.values() if name not in mode.factors]:
+        raise RunError(
+            f"{subject.name}: scheme '{subject.plan.scheme}' divides a matrix by the std of what it computes; found no "
+            f"product with '{unmet[0]}' in the forward, expected nn.Linear, Conv1D, matmul or the like. Use another "
+            "--scheme"
+        )
     entries = tuple(_rescaled(entry, mode.factors.get(entry.parameter.name, [])) for entry in subject.plan.entries)
     plan = replace(subject.plan, entries=entries)
     return replace(subject, plan=plan), replace(weights, plan=plan)

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from initdiag.engines.draw import draw
+from initdiag.engines.room import require
 from initdiag.engines.settings import Settings
 from initdiag.errors import PlanError, RunError, UsageError
-from initdiag.memory import OUT_OF_MEMORY, require_room
+from initdiag.memory import OUT_OF_MEMORY
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
 from initdiag.subjects.guard import unchanged
@@ -143,9 +144,7 @@ def _plain_mode(device: str) -> Iterator[None]:
 def _allocate(subject: Subject, settings: Settings) -> nn.Module:
     device, dtype = torch.device(device_named(settings.device)), getattr(torch, settings.dtype)
     planned = {entry.parameter.name: entry.parameter for entry in subject.plan.entries}
-    needed = sum(parameter.numel for parameter in planned.values()) * dtype.itemsize
-    instead, narrow = "Use --engine weightless, a smaller n_layers or d_model", needed // dtype.itemsize * 2
-    require_room(subject.name, needed, settings.dtype, device.type, instead, narrow)
+    require(subject, "dense", settings, device.type)
     assert subject.build is not None
     with torch.device("meta"):
         module = subject.build()

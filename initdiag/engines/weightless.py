@@ -15,6 +15,7 @@ from initdiag.engines import dense
 from initdiag.engines.dense import Seen, Weights
 from initdiag.engines.draw import draw, fill
 from initdiag.engines.notes import WeightlessNotes
+from initdiag.engines.room import require
 from initdiag.engines.settings import Settings
 from initdiag.engines.sizes import is_large
 from initdiag.errors import RunError
@@ -132,11 +133,7 @@ def run(
     Raises:
         As `realize`; RunError where memory runs out, or a scheme has to rescale real weights.
     """
-    if subject.plan.calibration:
-        raise RunError(
-            f"{subject.name}: scheme '{subject.plan.scheme}' rescales drawn weights on the batch, and needs real ones; "
-            "use --engine dense, or another --scheme"
-        )
+    require(subject, "weightless", settings)
     tokens = batch.batch * batch.length
     for careful in (False, True):
         made = realize(subject, seed, settings, tokens, careful, guessed)

@@ -129,7 +129,7 @@ class Architecture(BaseModel):
     attention_scale: Quantity = Field(
         gt=0,
         le=LARGEST,
-        default_factory=lambda given: given["head_dim"] ** -0.5,
+        default_factory=lambda given: max(given["head_dim"], 1) ** -0.5,  # 0 where sizes don't fit, as is told
         description="attention logits are query · key times it; default: 1 / sqrt(head_dim)",
     )
     attention_softcap: float | None = Field(

@@ -28,8 +28,9 @@ def parameters(shape: Architecture) -> Iterator[Parameter]:
 
 
 def sizes(shape: Architecture) -> dict[str, float]:
-    """What the formulas of a scheme may use; `tied` is 1 or 0."""
-    return {**{name: float(getattr(shape, name)) for name in SIZES}, "tied": float(shape.tied)}
+    """What the formulas of a scheme may use; `tied` and `qk_norm` are 1 or 0."""
+    flags = {"tied": float(shape.tied), "qk_norm": float(shape.qk_norm != "none")}
+    return {name: float(getattr(shape, name)) for name in SIZES} | flags
 
 
 def _block(shape: Architecture, layer: int) -> Iterator[Parameter]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from rich.cells import cell_len
 
+from initdiag.errors import printable
 from initdiag.report.demands import calibration, demands
 from initdiag.report.layout import colored, paragraph, table
 from initdiag.report.reference import plain, word_columns
@@ -13,6 +15,7 @@ from initdiag.report.scheme_words import draws, in_short, truncations, written
 from initdiag.report.style import Style
 from initdiag.schemes import SCHEMES, Scheme
 
+BROKEN = "of other distributions, broken"  # a family of its own
 KEPT = "\x1f"  # stands for a space in a line that is not to be broken there
 LETTERS = (
     "N(s) is a normal with mean 0 and std s; TN(s, cut cσ) that normal cut at ±c·s, its std smaller for it or, where "
@@ -39,16 +42,25 @@ def families(schemes: Iterable[Scheme]) -> dict[str, list[Scheme]]:
     return found
 
 
-def scheme_list(style: Style, schemes: Iterable[Scheme] = tuple(SCHEMES.values())) -> str:
-    """List schemes by family: name, draws, source, on one line where the width allows it."""
+def scheme_list(
+    style: Style, schemes: Iterable[Scheme] = tuple(SCHEMES.values()), broken: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """List schemes by family: name, draws, source, on one line where the width allows it.
+
+    Args:
+        broken: names of schemes of other distributions that can't be used, and why.
+    """
     listed = families(schemes)
-    name_width = max(cell_len(scheme.name) for of in listed.values() for scheme in of)
+    name_width = max(cell_len(name) for name in (*(one.name for of in listed.values() for one in of), *broken))
     parts = [
         "\n".join(
             [colored(family, "bold", style), *(line for scheme in of for line in _entry(scheme, name_width, style))]
         )
         for family, of in listed.items()
     ]
+    if broken:
+        lines = [_broken(name, why, name_width, style) for name, why in broken.items()]
+        parts.append("\n".join([colored(BROKEN, "bold", style), *lines]))
     parts += [paragraph(f"`initdiag scheme NAME` explains one. {LETTERS}", style)]
     return "\n\n".join(parts) + "\n"
 
@@ -63,6 +75,15 @@ def _entry(scheme: Scheme, name_width: int, style: Style) -> Iterator[str]:
     indent = " " * len(head)
     yield paragraph(drawn, style, indent=indent, first=head).replace(KEPT, " ")
     yield paragraph(source, style, indent=f"{indent}  ", first=indent)
+
+
+def _broken(name: str, why: str, name_width: int, style: Style) -> str:
+    shown = printable(name)
+    head = f"  {shown:<{name_width}}  "
+    said = "can't be used: " + why.removeprefix(f"scheme '{shown}': ")
+    if style.width is None:
+        return head + style.text(said)
+    return paragraph(said, style, indent=" " * len(head), first=head)
 
 
 def scheme_page(scheme: Scheme, style: Style) -> str:

@@ -81,12 +81,14 @@ def _declared_otherwise(
 ) -> tuple[str, float]:
     """Return who says that something else was meant, and the std that they say; ("", nan) where nobody does."""
     declared, plan = evidence.subject.declared.std, planned.distribution
-    ours = evidence.subject.drawn_by_us and not isinstance(plan, AsFound)  # whatever the module's own config declares
+    same = _same(plan, defaults[measured.name])
+    ours = evidence.subject.drawn_by_us and not isinstance(plan, AsFound)
+    if ours and same:  # a scheme that draws just this means it: of some shapes any formula is 1/√fan_in
+        return "", math.nan
     if declared and not ours and abs(measured.std / declared - 1) > CLOSE:
         return "the config declares", declared
-    if not isinstance(plan, AsFound):  # a scheme that draws just this means it: of some shapes any formula is 1/√fan_in
-        own = _same(plan, defaults[measured.name])
-        return ("", math.nan) if own else (f"the plan draws {planned.parameter.role} from {plan}", plan.std)
+    if not isinstance(plan, AsFound) and not same:
+        return f"the plan draws {planned.parameter.role} from {plan}", plan.std
     # among the layers' matrices alone: a head, a router or an embedding that is left alone is a choice of its own
     layers = [pair for pair in pairs if pair[1].parameter.layer is not None and pair[1].parameter.role != Role.ROUTER]
     others = [pair[0].std for pair in layers if pair[0].name not in defaults]

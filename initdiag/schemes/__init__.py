@@ -66,13 +66,16 @@ def scheme_names() -> tuple[str, ...]:
     return (*SCHEMES, *(name for name in offered() if name not in own))
 
 
-def known_schemes() -> dict[str, Scheme]:
-    """Return all schemes by name, those of other distributions last.
+def known_schemes() -> dict[str, Scheme | UsageError]:
+    """Return all schemes by name, those of other distributions last; in place of one that can't be used, why."""
+    return {name: _scheme_or_error(name) for name in scheme_names()}
 
-    Raises:
-        UsageError: an entry point is broken.
-    """
-    return {name: scheme_named(name) for name in scheme_names()}
+
+def _scheme_or_error(name: str) -> Scheme | UsageError:
+    try:
+        return scheme_named(name)
+    except UsageError as error:
+        return error
 
 
 def expected_name(name: str) -> str:

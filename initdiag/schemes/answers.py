@@ -25,6 +25,7 @@ from initdiag.schemes.settings import formula_names, unknown_sizes, words
 
 DISTRIBUTIONS = ("normal", "uniform", "truncated", "orthogonal", "constant")
 LEFT: tuple[Distribution, float] = (AsFound(math.nan), math.nan)  # rows that nobody knows the role of
+LARGEST = 1e6  # of a number that is drawn; beyond, squares and fourth powers of weights leave float32
 LEAST_CUT = 0.1  # sigmas: below, a cut normal is a uniform (kurtosis 1.8 to three digits)
 
 
@@ -47,12 +48,18 @@ def answer(
     draw = scheme.roles[parameter.role]
     layer = -1 if parameter.layer is None else parameter.layer
     fans = {"fan_in": float(parameter.fan_in), "fan_out": float(parameter.fan_out)}
-    names = {**formula_names(scheme, sizes, settings, layer), **fans}
+    try:
+        names = {**formula_names(scheme, sizes, settings, layer), **fans}
+    except PlanError as error:
+        raise PlanError(f"scheme '{scheme.name}', {parameter.role}: {error}") from error
     if missing := _missing(scheme, draw, names, layer):
         where = f"'{parameter.name}' (role {parameter.role}, {draw})"
         raise PlanError(f"scheme '{scheme.name}' can't say what {where} is drawn from: {missing}; use another scheme")
-    distribution = distribution_of(draw, draw.formula, names)
-    unscaled = distribution_of(draw, draw.unscaled, names) if draw.unscaled else distribution
+    try:
+        distribution = distribution_of(draw, draw.formula, names)
+        unscaled = distribution if draw.unscaled is None else distribution_of(draw, draw.unscaled, names)
+    except PlanError as error:
+        raise PlanError(f"scheme '{scheme.name}', {parameter.role}: {error}") from error
     return distribution, unscaled.std
 
 
@@ -86,9 +93,12 @@ def distribution_of(draw: Draw, formula: str, names: Mapping[str, float]) -> Dis
     """Compute a formula and make the distribution of that number.
 
     Raises:
-        PlanError: it can't be computed, or gives a negative spread or a cut that is not positive.
+        PlanError: it can't be computed, or gives a negative spread, a number above LARGEST, or a cut outside of
+            LEAST_CUT … LARGEST.
     """
     value = evaluate(formula, names)
+    if abs(value) > LARGEST:
+        raise PlanError(f"'{formula}' gives {value:g}; expected at most {LARGEST:g}")
     if draw.distribution == "constant":
         return Constant(value)
     if value <= 0:
@@ -113,4 +123,6 @@ def _truncated(draw: Draw, value: float, names: Mapping[str, float]) -> Truncate
     cut = evaluate(draw.cut or "", names)
     if not cut >= LEAST_CUT:
         raise PlanError(f"the cut '{draw.cut}' gives {cut:g} sigmas; expected at least {LEAST_CUT:g}")
+    if cut > LARGEST:
+        raise PlanError(f"the cut '{draw.cut}' gives {cut:g} sigmas; expected at most {LARGEST:g}")
     return truncated(value, cut) if draw.corrected else Truncated(value, cut)

@@ -158,7 +158,7 @@ MAXTEXT = Scheme(
         ),
     },
     parameters={"key_dim": "head_dim"},
-    forward={"attention_scale": "1", "logit_multiplier": "d_model ** (-tied / 2)"},
+    forward={"attention_scale": "head_dim ** (-qk_norm / 2)", "logit_multiplier": "d_model ** (-tied / 2)"},
     depth=_PLAIN_GROWTH,
     notes=(
         "Queries are drawn with the 1/sqrt(head_dim) of attention in them, and the forward pass leaves it out. With "

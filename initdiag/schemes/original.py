@@ -62,7 +62,7 @@ T5 = Scheme(
     source=f"{_MESH}, transformer.py VocabEmbedding.hidden_to_logits",
     roles=_t5(_MESH_DENSE, _MESH_DENSE),
     parameters={**_KEY_DIM, "cut": "2"},
-    forward={"attention_scale": "1", "logit_multiplier": "d_model ** (-tied / 2)"},
+    forward={"attention_scale": "head_dim ** (-qk_norm / 2)", "logit_multiplier": "d_model ** (-tied / 2)"},
     depth=_GROWS,
     used_by="T5 1.0, whose head is tied; T5 1.1, whose head is its own",
     notes=(
@@ -82,7 +82,7 @@ T5_HF = Scheme(
     source="transformers models/t5/modeling_t5.py T5PreTrainedModel._init_weights",
     roles=_t5(Draw("normal", "1 / sqrt(fan_in)"), Draw("normal", "1")),
     parameters=_KEY_DIM,
-    forward={"attention_scale": "1"},
+    forward={"attention_scale": "head_dim ** (-qk_norm / 2)"},
     depth=_GROWS,
     notes=(
         "The head is N(1) where Mesh has 1/sqrt(d_model), and only a tied one is multiplied by 1/sqrt(d_model): "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from initdiag.model import Architecture
 
 
-UNIT = 1.2  # a logit std that is about 1
+UNIT = 2.0  # the largest logit std that doesn't fail by itself (gate.max_logit_std)
 
 
 def _nowhere(_: str) -> None:

@@ -300,4 +300,4 @@ def test_the_head_is_cured_where_its_init_stands(initdiag: Initdiag) -> None:
         assert "in its init function, `nn.init.normal_(model." in cure, cure
         assert "init: {scheme" not in cure.partition("verdict")[0] and "model.tied" not in cure.partition("verdict")[0]
     ours = " ".join(initdiag("check", "tiny", "--scheme", "default", "-q").out.split())
-    assert "in the config, init: {scheme: scaled, std: 0.02}" in ours and "(model.tied: false)" in ours
+    assert "in the config, init.roles: {token_embedding: {normal: 0.02}}" in ours and "(model.tied: false)" in ours
