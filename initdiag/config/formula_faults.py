@@ -79,7 +79,7 @@ def _parameters(scheme: Scheme, known: Mapping[str, float], given: Mapping[str, 
 
 def _culprit(given: Mapping[str, float | str], compute: Callable[[dict[str, float | str]], object]) -> str | None:
     """Return the parameter without which something can be computed; None where that is the scheme's own fault."""
-    for name in reversed(given):
+    for name in reversed(tuple(given)):
         try:
             compute({other: value for other, value in given.items() if other != name})
         except PlanError:

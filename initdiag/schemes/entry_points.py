@@ -30,6 +30,13 @@ NEEDED = tuple(role for role in Role if role is not Role.OTHER)  # what is found
 OF_A_MODEL = (*SIZES, "qk_norm")
 OF_A_PLACE = ("fan_in", "fan_out", "layer", "branch")
 TAKEN = (*OF_A_MODEL, *OF_A_PLACE, *FUNCTIONS, "scheme", "seed", "roles")  # the last are other keys of `init:`
+FORWARD = """
+    mla moe activation gated gate_limit norm norm_scale eps placement inner_norm final_norm embedding_norm
+    qk_norm position position_offset rotary_base rotary_dims rotary_scaling local_rotary_base windows
+    attention_scale attention_softcap attention_sinks tied biases embedding_multiplier residual_multiplier
+    stream_multiplier branch_gain logit_multiplier logit_softcap
+""".split()  # the fields of `model:` but its sizes; the model itself is above this package
+EXPECTED = "a Scheme, or a function that returns one, with a Draw for every role"
 CALIBRATIONS = ("", "lsuv")
 
 
@@ -124,6 +131,10 @@ def _wrong_mappings(scheme: Scheme) -> Iterator[str]:
             if field != "choices" and not isinstance(text, str):
                 what = "default" if field == "parameters" else "formula"
                 yield f"has {_shown(text)} as the {what} of '{printable(name)}', which is no formula in quotes"
+    for name in scheme.forward:
+        if name not in FORWARD:
+            guess = did_you_mean(name, FORWARD)
+            yield f"wants '{printable(name)}' of the forward pass; expected a field of `model:` that is no size{guess}"
     for name, words in scheme.choices.items():
         if not isinstance(words, Mapping) or not words:
             yield f"has the choice '{printable(name)}' without words"
@@ -181,16 +192,16 @@ def _wrong_formulas(scheme: Scheme) -> Iterator[str]:
         before[name] = None
     of_a_parameter = {**own, "fan_in": None, "fan_out": None, "layer": None}
     for role, draw in scheme.roles.items():
-        for formula in (draw.formula, draw.unscaled, draw.cut):
-            if formula is not None:
-                yield from _wrong_formula(role, formula, of_a_parameter)
+        for text in (draw.formula, draw.unscaled, draw.cut):
+            if text is not None:
+                yield from _wrong_formula(role, text, of_a_parameter)
 
 
 def _wrong_formula(where: str, formula: str, names: Mapping[str, object]) -> Iterator[str]:
     try:
         require_names(formula, names)
     except PlanError as error:
-        yield f"has a wrong formula, {where}: {printable(str(error))}"
+        yield f"has a wrong formula for {where}: {printable(str(error))}"
 
 
 def _shown(value: object) -> str:
@@ -206,7 +217,8 @@ def _home(point: EntryPoint) -> str:
 
 
 def _refuse(point: EntryPoint, what: str) -> NoReturn:
+    expected = "" if "; expected " in what else f"; expected {EXPECTED}"
     raise UsageError(
         f"scheme '{printable(point.name)}': {printable(point.value)}, an entry point of the distribution "
-        f"'{_home(point)}', {what}; expected a Scheme, or a function that returns one, with a Draw for every role"
+        f"'{_home(point)}', {what}{expected}"
     ) from None

@@ -113,7 +113,15 @@ NAMES = "context, d_ff, d_model, head_dim"
         ({"scheme": "scaled", "residual_std": 2e6}, "init.residual_std: found 2000000.0, expected at most 1e+06"),
         ({"scheme": "torchtitan", "depth": "layr"},
          "init.depth: found 'layr', expected one of layer, total (did you mean 'layer'?)"),
-        ({"scheme": "torchtitan", "depth": 3}, "init.depth: found 3 (a whole number), expected a word"),
+        ({"scheme": "torchtitan", "depth": 3}, "init.depth: found 3 (a whole number), expected one of layer, total"),
+        ({"scheme": "torchtitan", "depth": [1]}, "init.depth: found [1] (a list), expected one of layer, total"),
+        ({"scheme": "gpt2", "depth": 3}, "init.depth: scheme 'gpt2' has no such parameter, expected one of std"),
+        ({"scheme": "gtp2", "depth": 3}, "init.scheme: found 'gtp2', expected one of"),
+        ({"scheme": "bert", "cut": 0.01}, "init.cut: found 0.01, expected at least 0.1"),
+        ({"scheme": "bert", "cut": 0}, "init.cut: found 0, expected at least 0.1"),
+        ({"scheme": "bert", "cut": "1 / d_model"},
+         "init.cut: the formula '1 / d_model' gives 0.015625, expected at least 0.1"),
+        ({"std": "(1"}, "init.std: can't compute the formula '(1': a '(' is never closed"),
         ({"scheme": "gpt2", "gain": 1}, "init.gain: scheme 'gpt2' has no such parameter, expected one of std"),
         ({"scheme": "default", "gain": 1}, "init.gain: scheme 'default' has no parameters, expected none"),
         ({"scheme": "scaled", "residul_std": 1}, "init.residul_std: unknown key (did you mean 'residual_std'?)"),
@@ -123,7 +131,9 @@ NAMES = "context, d_ff, d_model, head_dim"
     ],
 )  # fmt: skip
 def test_parameters_that_are_refused(init: dict[str, Any], expected: str) -> None:
-    assert f"mine: {expected}" in refused(init)
+    said = refused(init)
+    assert f"mine: {expected}" in said
+    assert len({line.split(": ")[1] for line in said.splitlines()}) == len(said.splitlines()), "nothing is told twice"
 
 
 HOSTILE = [
@@ -230,7 +240,7 @@ TYPES = "expected a number or a section with keys such as normal, uniform, trunc
         ({"truncated": 1}, ".cut: not found, expected the number of sigmas where truncated is cut"),
         ({"truncated": 1, "cut": "1e-9"},
          ".cut: the cut '1e-9' gives 1e-09 sigmas; expected at least 0.1"),
-        ({"truncated": 1, "cut": "1e200"}, ".cut: the cut '1e200' gives more than 1e+06 sigmas; expected less"),
+        ({"truncated": 1, "cut": "1e200"}, ".cut: the cut '1e200' gives 1e+200 sigmas; expected at most 1e+06"),
         ({"truncated": 1, "cut": 0}, ".cut: found 0, expected more than 0"),
         ({"constant": 1, "unscaled": 1},
          ".unscaled: found with constant, which has no spread; expected no unscaled"),
@@ -271,6 +281,10 @@ def test_names_of_roles_are_suggested() -> None:
     assert refused({"roles": {"mlp_otu": 0}}) == "mine: init.roles.mlp_otu: unknown key (did you mean 'mlp_out'?)"
     assert refused({"mlp_out": 0}) == "mine: init.mlp_out: unknown key here, expected init.roles.mlp_out"
     assert refused({"normal": 0}) == "mine: init.normal: unknown key here, expected init.roles.ROLE.normal"
+    inside: tuple[dict[str, Any], ...] = ({}, {"cut": 2}, {"normal": 1, "uniform": 1}, {"nrmal": 1})
+    for own in inside:  # told once: what is in it is no matter
+        said = refused({"roles": {"bogus": own}})
+        assert said.startswith("mine: init.roles.bogus: unknown key, expected one of") and "\n" not in said
     said = refused({"roles": {"mlp_out": {"normal": "0.02 / sqrt(fan_inn)"}}})
     assert "a formula uses 'fan_inn'" in said and said.endswith("(did you mean 'fan_in'?)")
 
@@ -306,6 +320,13 @@ def test_an_override_is_to_blame(problems: Lines, override: str, expected: str) 
         assert line.startswith(f"a.yaml:8:62: {expected}")
     else:
         assert line.startswith(f"--set {override}: {expected}")
+
+
+def test_a_cut_is_a_fault_of_the_config(problems: Lines) -> None:
+    text = MODEL + "init:\n  scheme: bert\n  cut: 0.01\n"
+    assert problems(text) == ["a.yaml:9:3: init.cut: found 0.01, expected at least 0.1"]
+    text = text.replace("  cut: 0.01\n", "")
+    assert problems(text, "init.cut=0.01") == ["--set init.cut=0.01: found 0.01, expected at least 0.1"]
 
 
 def test_every_override_answers_for_its_own_role(problems: Lines) -> None:
@@ -391,6 +412,59 @@ def test_a_module_has_no_sizes_to_compute_with() -> None:
     file = without_model("net.py:Net", "net.py:Net", 100, 16, given)
     assert file.config.init.parameters == {"std": "1 / (n_layers - 1)"}
     assert scheme_of(with_init(file, scheme="gpt2").config.init).name == "gpt2+mlp_out"
+
+
+FOREIGN = """
+from initdiag.schemes import SCHEMES, Draw, Role, Scheme
+def lab(draw=Draw("normal", "std"), **fields):
+    return Scheme("lab", "", "", {**SCHEMES["gpt2"].roles, Role.MLP_OUT: draw, Role.ROUTER: Draw("normal", "2 - std")},
+                  **{"parameters": {"std": "0.02"}, **fields})
+EDGE = lab(Draw("truncated", "std", cut="edge"), parameters={"std": "0.02", "edge": "3"})
+LATE = lab(Draw("normal", "std - shrink * layer"), parameters={"std": "0.02", "shrink": "0"})
+MODE = lab(Draw("normal", "std / mode"), choices={"mode": {"one": "1", "none": "0"}})
+NEVER = lab(Draw("normal", "-1"), parameters={"std": "0.02", "tip": "1"})
+CHAIN = lab(parameters={"std": "0.02", "tip": "1", "end": "1 / (tip - 2)"})
+DEAD = lab(parameters={"tip": "1", "std": "1 / (n_layers - 2)"})
+"""
+NO_ZERO = "float division by zero"
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("edge", {"edge": 0.01}, "init.edge: scheme 'edge', mlp_out: the cut 'edge' gives 0.01 sigmas; expected at "
+         "least 0.1"),
+        ("edge", {"std": 0.1, "edge": 0.01}, "init.edge: scheme 'edge', mlp_out: the cut 'edge' gives 0.01 sigmas; "
+         "expected at least 0.1"),
+        ("late", {"shrink": 0.1}, "init.shrink: scheme 'late', mlp_out: 'std - shrink * layer' gives -0.08; expected a "
+         "std, bound or gain that is not negative (for blocks.1.mlp.out.weight)"),
+        ("mode", {"mode": "none", "std": 1}, "init.mode: scheme 'mode', mlp_out: can't compute the formula 'std / "
+         f"mode': {NO_ZERO}"),
+        ("never", {"tip": 2}, "init.scheme: scheme 'never', mlp_out: '-1' gives -1; expected a std, bound or gain that "
+         "is not negative"),
+        ("chain", {"tip": 2, "std": 1}, "init.tip: scheme 'chain', parameter end: can't compute the formula '1 / "
+         f"(tip - 2)': {NO_ZERO}"),
+        ("dead", {}, f"init.scheme: scheme 'dead', parameter std: can't compute the formula '1 / (n_layers - 2)': "
+         f"{NO_ZERO}"),
+        ("dead", {"tip": 5}, f"init.scheme: scheme 'dead', parameter std: can't compute the formula '1 / (n_layers - "
+         f"2)': {NO_ZERO}"),
+    ],
+)  # fmt: skip
+def test_who_is_to_blame_for_a_formula_of_another_distribution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, given: dict[str, Any], expected: str
+) -> None:
+    """What nobody has set is not blamed on the config, and what it has set is, by its name."""
+    info = tmp_path / "labs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: labs\nVersion: 1.0\n")
+    names = ("edge", "late", "mode", "never", "chain", "dead")
+    lines = "".join(f"{one} = labs_init:{one.upper()}\n" for one in names)
+    (info / "entry_points.txt").write_text(f"[initdiag.schemes]\n{lines}")
+    (tmp_path / "labs_init.py").write_text(FOREIGN)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert refused({"scheme": name, **given}) == f"mine: {expected}"
+    if name != "never":
+        config_with({"scheme": name, "std": 3})  # a router would be drawn with 2 - 3, but this model has none
 
 
 def test_a_scheme_of_another_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from initdiag.errors import PlanError
-from initdiag.schemes.formula import evaluate
+from initdiag.schemes.formula import evaluate, require_names
 
 NAMES = {"std": 0.02, "n_layers": 12.0, "fan_in": 768.0}
 
@@ -27,6 +27,8 @@ VALUES = [
     ("--3", 3.0),
     ("sqrt(16)", 4.0),
     ("log(1)", 0.0),
+    ("log(8, 2)", 3.0),
+    (" 1 + 1 ", 2.0),
     ("min(3, 1, 2)", 1.0),
     ("max(3, 1, 2)", 3.0),
     ("1e-3", 0.001),
@@ -112,6 +114,70 @@ def test_anything_else_is_refused_in_a_sentence_that_shows_it(formula: str) -> N
         evaluate(formula, NAMES)
     if formula != "sqrt":  # taken for the name of a value
         assert formula in str(caught.value)
+
+
+IN_OUR_WORDS = [
+    ("é∞", "'∞' is not arithmetic"),
+    ("2 × 3", "'×' is not arithmetic"),
+    ("1 σ", "'σ' is not arithmetic"),
+    ("\0", "'\\x00' is not arithmetic"),
+    ("1 [", "'[' is not arithmetic"),
+    ("(1", "a '(' is never closed"),
+    ("sqrt((2)", "a '(' is never closed"),
+    ("1)", "a ')' closes nothing"),
+    ("1)(", "a ')' closes nothing"),
+    ("", "there is nothing in it"),
+    ("  ", "there is nothing in it"),
+    ("1 +", "it is not arithmetic"),
+    ("1 2", "it is not arithmetic"),
+    ("max(1)", "max of 1 number; expected two numbers or more"),
+    ("min()", "min of no numbers; expected two numbers or more"),
+    ("sqrt(1, 2)", "sqrt of 2 numbers; expected one number"),
+    ("sqrt()", "sqrt of no numbers; expected one number"),
+    ("log(1, 2, 3)", "log of 3 numbers; expected one number, or a number and a base"),
+    ("9" * 5000, "a number has too many digits"),
+    ("(" * 300 + "1" + ")" * 300, "it is nested too deeply"),
+    ("-" * 10_000 + "1", "it is nested too deeply"),
+    ("1 + " * 5_000 + "1", "it is nested too deeply"),
+    ("10 ** 400", "'10 ** 400' is too large"),
+    ("9" * 400, "'" + "9" * 59 + "…' is too large"),
+]
+OF_NUMBERS = [
+    ("sqrt(std - 1)", "'sqrt(std - 1)' is not defined for -0.98"),
+    ("log(0)", "'log(0)' is not defined for 0"),
+    ("(-8) ** 0.5", "'(-8) ** 0.5' is no real number"),
+    ("1 / 0", "float division by zero"),
+    ("0 ** -1", "float division by zero"),
+]
+
+
+@pytest.mark.parametrize(("formula", "says"), IN_OUR_WORDS + OF_NUMBERS, ids=lambda text: ascii(text[:24]))
+def test_no_words_of_python_reach_users(formula: str, says: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        evaluate(formula, NAMES)
+    assert str(caught.value) == f"can't compute the formula '{formula}': {says}"
+
+
+OF_TEXT = [*(formula for formula, _ in IN_OUR_WORDS if formula != "10 ** 400"), *NOT_ARITHMETIC]
+
+
+@pytest.mark.parametrize("formula", OF_TEXT, ids=lambda formula: ascii(formula[:24]))
+def test_names_are_checked_in_the_same_words(formula: str) -> None:
+    """Formulas of schemes of other distributions are checked when there are no numbers yet."""
+    said = []
+    for check in (evaluate, require_names):
+        with pytest.raises(PlanError) as caught:
+            check(formula, NAMES)
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+
+
+@pytest.mark.parametrize("formula", [formula for formula, _ in VALUES + OF_NUMBERS])
+def test_names_are_enough_for_a_formula_that_is_arithmetic(formula: str) -> None:
+    require_names(formula, dict.fromkeys(NAMES))
+    if "std" in formula:
+        with pytest.raises(PlanError, match="a formula uses 'std'; expected one of n_layers, x"):
+            require_names(formula, {"x": None, "n_layers": None})
 
 
 NO_FINITE_VALUE = [
