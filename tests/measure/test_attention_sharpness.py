@@ -13,6 +13,8 @@ from initdiag.measure.observe import observe
 from initdiag.model import Architecture
 from initdiag.trace import FusedAttention, SoftmaxAttention
 from tests.model import plain
+from tests.model.plain_positions import slopes
+from tests.model.plain_tokens import Named, capped
 from tests.small_models import WIRINGS, drawn, normals, shaken, subject, tokens
 
 
@@ -109,7 +111,7 @@ def test_not_a_number_is_not_hidden() -> None:
 SCALES = {"gemma 2": 1 / math.sqrt(11)}  # others divide by √head_dim
 
 
-def scores_of_layer(shape: Architecture, w: plain.Named, layer: int, x: Tensor, scale: float) -> Tensor:
+def scores_of_layer(shape: Architecture, w: Named, layer: int, x: Tensor, scale: float) -> Tensor:
     """What the softmax of a layer that reads x (T, d_model) gets: (H, T, T), −inf where hidden; a sink is one key more.
 
     Queries and keys are those of the plain implementation, which knows no module; masks and scales are written here.
@@ -121,9 +123,9 @@ def scores_of_layer(shape: Architecture, w: plain.Named, layer: int, x: Tensor, 
     for head, (query, key, _) in enumerate(heads(shape, w, layer, x)):
         scores = query @ key.T * scale
         if shape.attention_softcap is not None:
-            scores = plain.capped(scores, shape.attention_softcap)
+            scores = capped(scores, shape.attention_softcap)
         if shape.position == "alibi":
-            scores = scores - plain.slopes(shape.n_heads)[head] * ago
+            scores = scores - slopes(shape.n_heads)[head] * ago
         scores = scores.masked_fill((ago < 0) | (ago >= window), -math.inf)
         if shape.attention_sinks:
             sink = w[f"blocks.{layer}.attention.mix.sinks.weight"][head].expand(len(x), 1)
