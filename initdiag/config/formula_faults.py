@@ -61,7 +61,8 @@ def _parameters(scheme: Scheme, known: Mapping[str, float], given: Mapping[str, 
             if own:
                 yield Fault(("init", name), one_line(str(error), WIDTH))
                 continue
-            message = one_line(f"scheme '{scheme.name}', parameter {name}: {error}", WIDTH)
+            said, whose = str(error), f"scheme '{scheme.name}'"
+            message = one_line(said if said.startswith(whose) else f"{whose}, parameter {name}: {said}", WIDTH)
             culprit = _culprit(good, partial(settings_of, so_far, known))
             yield Fault(("init", culprit or "scheme"), message)
             return

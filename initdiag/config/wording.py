@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from initdiag.errors import printable
 
 WIDTH = 80  # characters of the user's own text in one message
+MOST = 4  # entries of a list or a mapping in one message
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = WIDTH - 20
-_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 4
-_SHORT.maxlevel = 2
 
 _SYNTAX = {  # PyYAML's words, which are for people who know its grammar -> ours
     "found character '\\t' that cannot start any token": "found a tab, expected spaces",
@@ -76,8 +76,24 @@ def show(value: object) -> str:
             return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
         case str():
             return repr(value) if len(value) <= WIDTH - 20 else f"{value[: WIDTH - 20]!r}…"
+        case list() | tuple() | Mapping():
+            return one_line(_nested(value))
         case _:
-            return one_line(_SHORT.repr(list(value) if isinstance(value, tuple) else value))
+            return one_line(_SHORT.repr(value))
+
+
+def _nested(value: object, levels: int = 2) -> str:
+    """Return a list or a mapping as YAML has it in one line, with the first entries and levels of a large one."""
+    match value:
+        case list() | tuple():
+            inside = [_nested(item, levels - 1) for item in value[:MOST]] if levels else []
+            return f"[{', '.join([*inside, *(['...'] if len(value) > len(inside) else [])])}]"
+        case Mapping():
+            pairs = islice(value.items(), MOST if levels else 0)
+            inside = [f"{show(key)}: {_nested(item, levels - 1)}" for key, item in pairs]
+            return f"{{{', '.join([*inside, *(['...'] if len(value) > len(inside) else [])])}}}"
+        case _:
+            return show(value)
 
 
 def found(value: object) -> str:

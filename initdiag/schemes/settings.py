@@ -38,13 +38,19 @@ def settings_of(scheme: Scheme, sizes: Mapping[str, float], given: Mapping[str, 
         settings[name] = str(word)
     for name, default in scheme.parameters.items():  # in order: a default may use the ones before it
         number = given.get(name)
-        names, formula = formula_names(scheme, sizes, settings), default if number is None else str(number)
-        if missing := unknown_sizes(formula, names):
-            raise PlanError(
-                f"scheme '{scheme.name}' needs {' and '.join(missing)}, which is not known of this model; set its "
-                f"parameter {name} (now {formula}) to a number, e.g. --set init.{name}=64"
-            )
-        settings[name] = evaluate(formula, names)
+        formula = default if number is None else str(number)
+        try:
+            names = formula_names(scheme, sizes, settings)
+            if missing := unknown_sizes(formula, names):
+                raise PlanError(
+                    f"scheme '{scheme.name}' needs {' and '.join(missing)}, which is not known of this model; set its "
+                    f"parameter {name} (now {formula}) to a number, e.g. --set init.{name}=64"
+                )
+            settings[name] = evaluate(formula, names)
+        except PlanError as error:
+            if number is not None or str(error).startswith(f"scheme '{scheme.name}'"):
+                raise
+            raise PlanError(f"scheme '{scheme.name}', parameter {name}: {error}") from error
     return settings
 
 
