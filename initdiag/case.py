@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -141,7 +142,8 @@ def module_case(subject: Subject, request: Request, *, drop_options: bool = Fals
     """The case of a module: its settings are those of a config without a model, and a scheme plans by role."""
     from initdiag import config
 
-    if request.scheme is None and (given := [one for one in request.overrides if one.strip().startswith("init.std")]):
+    given = [one for one in request.overrides if re.match(r"\s*init\s*(=|\.(?!\s*seed\s*=))", one)]
+    if request.scheme is None and given:
         raise UsageError(f"--set {given[0]}: {subject.name} draws its own weights; give a --scheme to draw them anew")
     file = config.without_model(
         subject.name, subject.target, subject.vocab_size, subject.declared.context, request.overrides, request.scheme

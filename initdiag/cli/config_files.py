@@ -24,6 +24,9 @@ def new(
     file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Where to write it, e.g. my.yaml.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the shipped configs instead.")] = False,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="NAME", help="Copy this shipped config (see --list) instead.")
+    ] = None,
     color: options.Color = "auto",
     debug: options.Debug = False,
 ) -> None:
@@ -38,5 +41,5 @@ def new(
         return
     if file is None:
         raise UsageError("no file to write; expected a name such as my.yaml, or --list")
-    write_starter(file, force)
+    write_starter(file, force, from_)
     print(f"initdiag: wrote {file}; try: initdiag check {file}", file=sys.stderr)

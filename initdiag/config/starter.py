@@ -58,18 +58,30 @@ def starter_text() -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_starter(path: Path, force: bool = False) -> None:
-    """Write a starter config; missing parent folders are made.
+def copy_text(name: str) -> str:
+    """Return the text of a shipped config, with the schema found from anywhere on this machine.
 
     Raises:
-        UsageError: the file exists and force is not set, it is a directory, or it can't be written.
+        UsageError: there is no shipped config of that name.
     """
+    text = presets.path_of(name).read_text(encoding="utf-8")
+    return text.replace("$schema=initdiag.schema.json", f"$schema={presets.schema_path().absolute().as_uri()}")
+
+
+def write_starter(path: Path, force: bool = False, copied: str | None = None) -> None:
+    """Write a starter config, or a copy of a shipped one; missing parent folders are made.
+
+    Raises:
+        UsageError: the file exists and force is not set, it is a directory, it can't be written, or there is no shipped
+            config of that name.
+    """
+    text = starter_text() if copied is None else copy_text(copied)
     if path.is_dir():
         raise UsageError(f"{path} is a directory; expected the name of a file to write")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w" if force else "x", encoding="utf-8", newline="\n") as file:
-            file.write(starter_text())
+            file.write(text)
     except FileExistsError as error:
         if path.exists():
             raise UsageError(f"{path} exists; expected a new file, or --force to overwrite it") from None

@@ -15,7 +15,7 @@ COLUMNS = (
     Column("init", number=False, optional=1),
     Column("what it is", number=False),
 )
-USE = "`initdiag check NAME` checks one; `initdiag new FILE` writes a config of your own."
+USE = "`initdiag check NAME` checks one; `initdiag new FILE --from NAME` copies it, to be changed."
 
 
 def preset_list(shipped: Iterable[Shipped], style: Style) -> str:

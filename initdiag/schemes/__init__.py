@@ -81,7 +81,9 @@ def _scheme_or_error(name: str) -> Scheme | UsageError:
 def expected_name(name: str) -> str:
     """Say what a name of no scheme should have been: 'expected one of the 60 that …'."""
     names = scheme_names()
-    guess = did_you_mean(name[:60], (*names, *_ALIASES))
+    near = [known for known in names if name.lower() in known] if len(name) > 2 else []
+    guess = f" (did you mean one of {', '.join(near)}?)" if len(near) > 1 else ""
+    guess = guess or did_you_mean(name[:60].lower(), (*names, *_ALIASES))
     return f"expected one of the {len(names)} that 'initdiag scheme' lists{guess}"
 
 

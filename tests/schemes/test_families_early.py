@@ -520,9 +520,8 @@ def test_orthogonal_beside_torch_nn_init() -> None:
     for shape in ((60, 20), (20, 60)):
         tensor = nn.init.orthogonal_(torch.empty(shape, dtype=torch.float64), gain=3.0)
         parameter = Parameter("p", shape, Role.MLP_IN, shape[1], layer=0)
-        found = make_plan(SCHEMES["orthogonal"], [parameter], {"d_model": 1, "tied": 0}, {"gain": 3.0})[
-            "p"
-        ].distribution
+        plan = make_plan(SCHEMES["orthogonal"], [parameter], {"d_model": 1, "tied": 0}, {"gain": 3.0})
+        found = plan["p"].distribution
         assert float(tensor.square().mean().sqrt()) == pytest.approx(found.std, rel=1e-9)
 
 
