@@ -17,7 +17,7 @@ def _torchscale(factor: str) -> Mapping[Role, Draw]:
     return {
         **PLAIN,
         Role.TOKEN_EMBEDDING: Draw("normal", "1 / sqrt(d_model)"),
-        Role.POSITION_EMBEDDING: Draw("normal", "1 / sqrt(d_model)"),
+        Role.POSITION_EMBEDDING: Draw("normal", "position_std"),
         **dict.fromkeys((Role.ATTENTION_QUERY, Role.ATTENTION_KEY), Draw("uniform", XAVIER_QKV)),
         Role.ATTENTION_VALUE: Draw("uniform", f"{factor} * {XAVIER_QKV}", unscaled=XAVIER_QKV),
         Role.ATTENTION_OUT: Draw("uniform", f"{factor} * {XAVIER}", unscaled=XAVIER),
@@ -34,7 +34,7 @@ _TORCHSCALE_NOTES = (
     "The code multiplies biases along with their matrices, and they start at nn.Linear's uniform; here they are 0.",
     "A gated MLP is not in this code; gate is treated as in.",
     "Learned positions are the caller's, and torchscale's class for them is nn.Embedding's N(1), beside which tokens "
-    "of std 1 / sqrt(d_model) are lost; here positions are drawn like tokens.",
+    "of std 1 / sqrt(d_model) are lost; here positions are drawn like tokens (position_std: 1 gives theirs).",
 )
 
 DEEPNORM = Scheme(
@@ -43,7 +43,11 @@ DEEPNORM = Scheme(
     summary="post-norm on alpha * x + f(x), alpha = (2N)^1/4; value, output and MLP matrices / (8N)^1/4",
     source="microsoft/torchscale architecture/decoder.py (Decoder, DecoderLayer), component/multihead_attention.py",
     roles=_torchscale("beta"),
-    parameters={"alpha": "(2 * n_layers) ** 0.25", "beta": "(8 * n_layers) ** -0.25"},
+    parameters={
+        "alpha": "(2 * n_layers) ** 0.25",
+        "beta": "(8 * n_layers) ** -0.25",
+        "position_std": "1 / sqrt(d_model)",
+    },
     forward={"placement": "post", "stream_multiplier": "alpha"},
     depth="Each norm sets the stream back to variance 1; a branch, through two matrices with beta and next to "
     "alpha * x, is a share of it that falls like N^(-3/2).",
@@ -63,7 +67,7 @@ SUB_LN = Scheme(
     summary="pre-norm with norms before output projections as well; value, output and MLP matrices * sqrt(ln 2N)",
     source="microsoft/torchscale architecture/decoder.py (subln), component/feedforward_network.py (ffn_layernorm)",
     roles=_torchscale("gamma"),
-    parameters={"gamma": "sqrt(log(2 * n_layers))"},
+    parameters={"gamma": "sqrt(log(2 * n_layers))", "position_std": "1 / sqrt(d_model)"},
     forward={"placement": "pre", "inner_norm": "true"},
     depth="The inner norms take away what comes before them, so a branch has variance in proportion to ln 2N, and the "
     "stream grows like N ln N.",

@@ -193,6 +193,7 @@ def test_published_counts(fields: dict[str, Any], count: int) -> None:
 def test_sizes_are_the_fields_of_the_architecture() -> None:
     shape = architecture(n_kv_heads=2, head_dim=6, d_ff=50)
     assert sizes(shape) == {
+        "qk_norm": 0,
         "vocab_size": 97,
         "context": 24,
         "d_model": 32,

@@ -33,7 +33,7 @@ def largest(x: Tensor) -> float:
     return max(1.0, float(x.abs().max()))
 
 
-@examples(50)
+@examples(35)
 @given(shapes)
 @torch.no_grad()
 def test_beside_the_plain_implementation(shape: Architecture) -> None:
@@ -44,7 +44,7 @@ def test_beside_the_plain_implementation(shape: Architecture) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=EXACT * largest(expected))
 
 
-@examples(30)
+@examples(20)
 @given(shapes, st.data())
 @torch.no_grad()
 def test_logits_of_rows_and_no_token_sees_a_later_one(shape: Architecture, data: st.DataObject) -> None:
@@ -63,7 +63,7 @@ def test_logits_of_rows_and_no_token_sees_a_later_one(shape: Architecture, data:
     torch.testing.assert_close(module(ids[:, :position]), before[:, :position], rtol=0, atol=EXACT * largest(before))
 
 
-@examples(50)
+@examples(35)
 @given(given_fields)
 def test_what_was_given_makes_the_same_architecture_again(given: dict[str, Any]) -> None:
     shape = Architecture(**given)

@@ -61,7 +61,7 @@ FACTORS = {"deepnorm": (8 * 3) ** -0.25, "sub-ln": 1.3385661}  # √ln 6
 def test_decoder(scheme: str, field: str) -> None:
     module = built(**{"deepnorm": False, "subln": False, field: True})
     theirs = by_our_names(module)
-    shape = same_draws(scheme, MODEL, theirs, other=(*BIASES, *ATTENTION))
+    shape = same_draws(scheme, MODEL, theirs, {"position_std": 1}, other=(*BIASES, *ATTENTION))
     assert of_branch(shape.stream_multiplier, 1) == pytest.approx(module.layers[0].alpha, rel=1e-12)
     assert (shape.placement == "pre") is module.layers[0].normalize_before
     # attention keeps nn.Linear's uniform in 0.3.0, times the factor where the scheme has one
@@ -81,4 +81,4 @@ def test_base_of_attention(scheme: str, given: dict[str, float]) -> None:
             layer.self_attn.reset_parameters()
             for part in (layer.ffn.fc1, layer.ffn.fc2):
                 part.reset_parameters()
-    same_draws(scheme, MODEL, by_our_names(module), given, other=BIASES)
+    same_draws(scheme, MODEL, by_our_names(module), {**given, "position_std": 1}, other=BIASES)

@@ -42,7 +42,7 @@ EAGER = (*ALIBI, "gpt-oss", "gemma-2")  # their code has no sdpa, for ALiBi, att
 # With sdpa and without rotary tables all is float64: 2e-16, some thousand times.
 NOTHING = ("gpt2", "opt", "opt, post-norm")
 SHARP = {**dict.fromkeys((*LITTLE, *ALIBI), 2e-6), **dict.fromkeys(NOTHING, 1e-12)}
-FAMILIES_EACH = 4  # in which a value of a field is changed: more say the same again
+FAMILIES_EACH = 3  # in which a value of a field is changed: more say the same again
 HEARD = 100  # so many times the bound a change of one field must make
 
 every_family = pytest.mark.parametrize("name", FAMILIES)

@@ -154,7 +154,7 @@ def test_it_draws_the_plan(target: str, scheme: str) -> None:
     assert_follows(module, subject.plan)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     shape=st.sampled_from(sorted(WIRINGS)),
     scheme=st.sampled_from(sorted(SCHEMES)),
