@@ -11,7 +11,7 @@ from typing import Any
 
 from initdiag.config.init import NO_PARAMETERS, Init
 from initdiag.config.schema import Config
-from initdiag.config.scheme_switch import for_scheme
+from initdiag.config.scheme_switch import covers, for_scheme
 from initdiag.config.validate import validate
 from initdiag.config.wording import dotted
 from initdiag.errors import Location, Option, Place, UsageError, printable
@@ -58,7 +58,7 @@ class ConfigFile:
 
     def set_by_option(self, path: _Key) -> bool:
         """Whether an option has set a path, something in it, or the section that it is in."""
-        return any(path[: len(key)] == key or key[: len(path)] == path for key in self.options)
+        return covers(self.options, path)
 
     @property
     def tokens_path(self) -> Path | None:

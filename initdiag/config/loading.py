@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from initdiag.config.config_file import ConfigFile, from_here
 from initdiag.config.fault import Fault
 from initdiag.config.overrides import Overridden, apply, name_of
 from initdiag.config.schema import Config
-from initdiag.config.scheme_switch import Path as Key
-from initdiag.config.scheme_switch import for_scheme
+from initdiag.config.scheme_switch import covers, for_scheme
 from initdiag.config.validate import plain, validate
 from initdiag.config.wording import dotted, found, one_line
 from initdiag.config.yaml import parse
@@ -110,11 +110,8 @@ def _for_scheme(edit: Overridden, scheme: str | None) -> Overridden:
     init = edit.raw.get("init", {})
     if scheme is None or not isinstance(init, Mapping) or not any(path[0] == "init" for path in edit.origins):
         return edit
-
-    def by_option(path: Key) -> bool:
-        return any(path[: len(key)] == key or key[: len(path)] == path for key in edit.origins)
-
-    return replace(edit, raw={**edit.raw, "init": for_scheme(init, scheme_named(scheme), by_option)})
+    switched = for_scheme(init, scheme_named(scheme), partial(covers, edit.origins))
+    return replace(edit, raw={**edit.raw, "init": switched})
 
 
 def _options(edit: Overridden) -> dict[_Key, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from initdiag.config.init import NO_PARAMETERS, Init, base_scheme
@@ -10,6 +10,11 @@ from initdiag.errors import UsageError
 from initdiag.schemes import Scheme
 
 Path = tuple[str | int, ...]
+
+
+def covers(keys: Iterable[Path], path: Path) -> bool:
+    """Whether any of the keys is a path, something in it, or the section that it is in."""
+    return any(path[: len(key)] == key or key[: len(path)] == path for key in keys)
 
 
 def for_scheme(init: Mapping[str, Any], new: Scheme, by_option: Callable[[Path], bool]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from initdiag.engines.dense import Weights
 from initdiag.errors import RunError
 from initdiag.schemes import Distribution, Orthogonal, Packed, PlannedParameter
+from initdiag.schemes.distributions import is_orthogonal
 from initdiag.subjects import Subject
 from initdiag.tokens import TokenBatch
 
@@ -82,7 +83,7 @@ def calibrated(subject: Subject, weights: Weights, batch: TokenBatch) -> tuple[S
     names = {
         parameter.untyped_storage().data_ptr(): name
         for name, parameter in weights.module.named_parameters()
-        if _spread_out(subject.plan[name].distribution)
+        if is_orthogonal(subject.plan[name].distribution)
     }
     mode = _Lsuv(names)
     ids = torch.tensor(batch.inputs, device=next(weights.module.parameters()).device)
@@ -107,11 +108,6 @@ def _forward(subject: Subject, module: nn.Module, ids: Tensor) -> None:
         subject.forward(module, ids)
     else:
         module(ids)
-
-
-def _spread_out(law: Distribution) -> bool:
-    pieces = [piece.distribution for piece in law.pieces] if isinstance(law, Packed) else [law]
-    return any(isinstance(piece, Orthogonal) for piece in pieces)
 
 
 def _rescaled(entry: PlannedParameter, factors: list[float]) -> PlannedParameter:

@@ -6,7 +6,7 @@ from initdiag.engines.choose import ITEM
 from initdiag.engines.settings import Settings
 from initdiag.errors import RunError
 from initdiag.memory import available, require_room
-from initdiag.schemes import Distribution, Orthogonal, Packed
+from initdiag.schemes.distributions import is_orthogonal
 from initdiag.subjects import Subject
 from initdiag.weightless.budget import SHARE
 
@@ -28,7 +28,7 @@ def require(subject: Subject, engine: str, settings: Settings, device: str = "cp
         _require_entries(subject, settings)
     elif subject.module is None:
         numel = sum(entry.parameter.numel for entry in plan.entries)
-        real = bool(plan.calibration) or any(_is_orthogonal(entry.distribution) for entry in plan.entries)
+        real = bool(plan.calibration) or any(is_orthogonal(entry.distribution) for entry in plan.entries)
         other = "another --scheme" if real else "--engine weightless"
         instead = f"Use {other}, a smaller n_layers or d_model"
         require_room(subject.name, numel * ITEM[settings.dtype], settings.dtype, device, instead, numel * 2)
@@ -37,7 +37,7 @@ def require(subject: Subject, engine: str, settings: Settings, device: str = "cp
 def _require_entries(subject: Subject, settings: Settings) -> None:
     """Check that there is room for orthogonal matrices, which no products can stand for."""
     there = available("cpu")
-    drawn = [entry.parameter.numel for entry in subject.plan.entries if _is_orthogonal(entry.distribution)]
+    drawn = [entry.parameter.numel for entry in subject.plan.entries if is_orthogonal(entry.distribution)]
     needed = sum(drawn) * ITEM[settings.dtype]
     if subject.drawn_by_us and there is not None and needed > SHARE * there:
         raise RunError(
@@ -45,8 +45,3 @@ def _require_entries(subject: Subject, settings: Settings) -> None:
             f"real and take {needed / 2**30:.1f} GiB; there is room for {SHARE * there / 2**30:.1f} GiB. Use another "
             "--scheme, a smaller n_layers or d_model"
         )
-
-
-def _is_orthogonal(law: Distribution) -> bool:
-    pieces = [piece.distribution for piece in law.pieces] if isinstance(law, Packed) else [law]
-    return any(isinstance(piece, Orthogonal) for piece in pieces)

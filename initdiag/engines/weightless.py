@@ -20,7 +20,7 @@ from initdiag.engines.settings import Settings
 from initdiag.engines.sizes import is_large
 from initdiag.errors import RunError
 from initdiag.schemes import AsFound, Normal
-from initdiag.schemes.distributions import Orthogonal, Packed
+from initdiag.schemes.distributions import Packed, is_orthogonal
 from initdiag.subjects import Subject
 from initdiag.tokens import TokenBatch
 from initdiag.weightless import Law, uniform_law
@@ -182,9 +182,7 @@ def _needs_entries(law: Law | None) -> str:
 
 
 def _orthogonal(law: Law | None) -> bool:
-    drawn = [piece.distribution for piece in law.pieces] if law is not None else []
-    packed = [piece.distribution for one in drawn if isinstance(one, Packed) for piece in one.pieces]
-    return any(isinstance(one, Orthogonal) for one in (*drawn, *packed))
+    return law is not None and any(is_orthogonal(piece.distribution) for piece in law.pieces)
 
 
 def _scratch(law: Law | None, shape: tuple[int, ...], dtype: torch.dtype) -> int:

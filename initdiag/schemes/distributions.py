@@ -174,4 +174,10 @@ class AsFound:
         return f"as found, std {self.std:.4g}"
 
 
+def is_orthogonal(law: Distribution) -> bool:
+    """Whether entries depend on each other, in the whole matrix or in a piece of it."""
+    pieces = [piece.distribution for piece in law.pieces] if isinstance(law, Packed) else [law]
+    return any(isinstance(piece, Orthogonal) for piece in pieces)
+
+
 Distribution = Normal | Uniform | Truncated | Orthogonal | Constant | Packed | AsFound
