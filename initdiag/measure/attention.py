@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from initdiag.measure.statistics import largest, widened
+from initdiag.measure.values import QUERIES
 from initdiag.trace import Attention, FusedAttention
 
-QUERIES = 32  # the last queries see the most keys; more of them say little more
 LOGITS = 2**22  # attention logits held at a time, at most
 FAR = 5e3  # a logit that far below another has a weight of exactly zero
 

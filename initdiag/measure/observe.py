@@ -59,11 +59,12 @@ def observe(subject: Subject, module: nn.Module, batch: TokenBatch, *, backward:
     roles = traced.tracer.notes.parameters(module)
     plan = subject.plan if subject.plan is not UNPLANNED else as_built(subject, roles, parameters)
     branches = traced.watch.measured_branches()
+    stds = {parameter.name: parameter.std for parameter in parameters}
     return Measurements(
         loss=loss,
         logits=logits,
         positions=positions,
-        residual=ResidualMeasure(traced.watch.embedding_variance, branches, scaling_ratio(branches, parameters, plan)),
+        residual=ResidualMeasure(traced.watch.embedding_variance, branches, scaling_ratio(branches, stds, plan)),
         attention=tuple(traced.watch.attentions),
         parameters=parameters,
         wiring=traced.wiring,

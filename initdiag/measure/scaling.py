@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from initdiag.measure.lens_values import ParameterMeasure
 from initdiag.measure.values import Branch, mean, total
 from initdiag.schemes import InitPlan, Parameter, Role
 
@@ -18,13 +17,15 @@ KIN = {
 TIE = 0.1  # |ln| of two readings that are equally near to a known factor
 
 
-def scaling_ratio(branches: tuple[Branch, ...], parameters: tuple[ParameterMeasure, ...], plan: InitPlan) -> float:
+def scaling_ratio(branches: Sequence[Branch], stds: Mapping[str, float], plan: InitPlan) -> float:
     """Return Σ branch variance over the mean unscaled branch variance (see ResidualMeasure).
 
     An unscaled branch is the measured one times (unscaled std of the plan / measured std of its projection)²: the
     weights as they are tell what was scaled, the plan tells from what.
+
+    Args:
+        stds: of the parameters as they are.
     """
-    stds = {parameter.name: parameter.std for parameter in parameters}
     unscaled = []
     for branch in branches:
         if branch.projection in plan.by_name and stds.get(branch.projection, 0.0) > 0:

@@ -18,6 +18,8 @@ from initdiag.measure.lens_values import (
 from initdiag.schemes import InitPlan, Parameter
 from initdiag.subjects import NOT_WATCHED, UNPLANNED, InitHistory
 
+QUERIES = 32  # the last queries, from which attention is seen: they see the most keys; more of them say little more
+
 
 def total(values: Iterable[float]) -> float:
     """Sum exactly; where a value isn't finite, as floats do (math.fsum raises for inf − inf, and on overflow)."""

@@ -8,8 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from initdiag.report.numbers import layers, number, parameters
+from initdiag.measure import Measurements
+from initdiag.report.numbers import beside, layers, number, parameters
 from initdiag.report.report import Run
 from initdiag.report.summaries import (
     dead_tensors,
@@ -25,192 +27,202 @@ from initdiag.report.summaries import (
     token_information,
 )
 
+if TYPE_CHECKING:
+    from initdiag.theory.spread import Spreads
+
+
+def _predicted(fact: Fact, run: Run) -> float | None:
+    """What theory expects of a number, where it foretold it."""
+    prediction = run.expected.prediction
+    value = fact.value(prediction.values) if prediction else math.nan
+    return None if math.isnan(value) else value
+
 
 @dataclass(frozen=True)
 class Fact:
-    """A number, its unit, and what it is expected to be (None: nothing is claimed).
+    """A number, its unit, and what it is expected to be.
 
-    measured: nan where it was not, or could not be measured; a table leaves it out then, unless it is `always` shown.
-    digits: significant ones; 0 for a count.
+    value: of what was measured, or predicted; nan where it was not, or could not be, known; a table leaves it out then,
+    unless it is `always` shown. spread: the standard deviation over draws that theory expects. expected: what is
+    expected where it isn't the predicted number (None: nothing is claimed). digits: significant ones; 0 for a count.
     """
 
     key: str
     unit: str
-    measured: Callable[[Run], float]
-    expected: Callable[[Run], float | None]
+    value: Callable[[Measurements], float]
     meaning: str
+    spread: Callable[[Spreads], float] | None = None
+    expected: Callable[[Fact, Run], float | None] = _predicted
     digits: int = 4
     always: bool = False
 
-
-def _nothing(_: Run) -> None:
-    return None
+    def measured(self, run: Run) -> float:
+        return self.value(run.measured)
 
 
 FACTS: tuple[Fact, ...] = (
     Fact(
         "loss",
         "nats",
-        lambda run: run.measured.loss.value,
-        lambda run: run.expected.loss,
+        lambda of: of.loss.value,
         "cross-entropy on the given targets; expected is what the measured logit distribution explains",
+        lambda of: of.loss,
+        lambda _, run: run.expected.loss,
         digits=5,
         always=True,
     ),
     Fact(
         "loss, uniform targets",
         "nats",
-        lambda run: run.measured.loss.uniform_targets,
-        lambda run: run.expected.uniform_targets,
+        lambda of: of.loss.uniform_targets,
         "the same under uniform targets: mean log-sum-exp less mean logit",
+        lambda of: of.uniform_targets,
+        lambda _, run: run.expected.uniform_targets,
         digits=5,
         always=True,
     ),
     Fact(
         "excess over ln V",
         "nats",
-        lambda run: run.measured.loss.excess,
-        lambda run: run.expected.loss - run.measured.loss.uniform,
+        lambda of: of.loss.excess,
         "loss − ln V: what confidence in nothing costs",
+        lambda of: of.loss,
+        lambda _, run: run.expected.loss - run.measured.loss.uniform,
         always=True,
     ),
     Fact(
         "logit std",
         "logits",
-        lambda run: run.measured.logits.std,
-        lambda run: run.expected.logit_std,
-        "over the vocabulary, averaged over positions; expected is σ_head·√d_model, less where the norm's eps matters",
+        lambda of: of.logits.std,
+        "over the vocabulary, averaged over positions; σ_head·√d_model, less where the norm's eps matters",
+        lambda of: of.logit_std,
+        lambda _, run: run.expected.logit_std,
         always=True,
     ),
     Fact(
         "self-logit",
         "logits",
-        lambda run: run.measured.logits.self_logit,
-        _nothing,
+        lambda of: of.logits.self_logit,
         "the input token's own logit above the mean of the others",
+        lambda of: of.self_logit,
         always=True,
     ),
     Fact(
         "largest |logit|",
         "logits",
-        lambda run: run.measured.logits.max_abs,
-        _nothing,
+        lambda of: of.logits.max_abs,
         "over all positions and the whole vocabulary",
         always=True,
     ),
     Fact(
         "softmax entropy",
         "of ln V",
-        lambda run: run.measured.logits.entropy_ratio,
-        _nothing,
+        lambda of: of.logits.entropy_ratio,
         "mean entropy of the predicted distribution as a fraction of ln V",
+        lambda of: of.entropy_ratio,
         always=True,
     ),
     Fact(
         "embedding variance",
         "variance",
-        lambda run: run.measured.residual.embedding_variance,
-        _nothing,
+        lambda of: of.residual.embedding_variance,
         "of the residual stream before the first branch",
+        lambda of: of.embedding_variance,
     ),
     Fact(
         "final stream variance",
         "variance",
-        lambda run: run.measured.residual.branches[-1].stream_variance if run.measured.residual.branches else math.nan,
-        _nothing,
+        lambda of: of.residual.branches[-1].stream_variance if of.residual.branches else math.nan,
         "of the residual stream after the last branch",
+        lambda of: of.streams[-1],
     ),
     Fact(
         "Σ branch variance",
         "variance",
-        lambda run: run.measured.residual.branch_variance_sum if run.measured.residual.branches else math.nan,
-        _nothing,
+        lambda of: of.residual.branch_variance_sum if of.residual.branches else math.nan,
         "sum of what all branches add to the stream",
+        lambda of: of.branch_variance_sum,
     ),
     Fact(
         "scaling ratio",
         "ratio",
-        lambda run: run.measured.residual.scaling_ratio,
-        lambda run: run.expected.scaling_ratio,
+        lambda of: of.residual.scaling_ratio,
         "Σ branch variance over one unscaled branch: 1/√(2N) promises 1, no scaling gives 2N",
+        lambda of: of.scaling_ratio,
+        lambda _, run: run.expected.scaling_ratio,
     ),
     Fact(
         "attn entropy, min",
         "of ln keys",
-        lambda run: min((layer.entropy_ratio for layer in run.measured.attention), default=math.nan),
-        _nothing,
+        lambda of: min((layer.entropy_ratio for layer in of.attention), default=math.nan),
         "entropy of the attention weights as a fraction of ln(visible keys), in the layer where it is least",
+        lambda of: max(of.attention_entropy),
     ),
     Fact(
         "attn-logit std, max",
         "logits",
-        lambda run: max((layer.logit_std for layer in run.measured.attention), default=math.nan),
-        _nothing,
+        lambda of: max((layer.logit_std for layer in of.attention), default=math.nan),
         "std of the attention logits over visible keys, in the layer where it is largest",
+        lambda of: max(of.attention_std),
     ),
     Fact(
         "token information",
         "of variance",
         token_information,
-        _nothing,
         "share of the variance of the final stream that differs between sequences; 0: all tokens look alike",
     ),
     Fact(
         "order effect",
         "of output",
         order_effect,
-        _nothing,
         "relative change of the first attention's output at the last position when earlier tokens are permuted",
     ),
     Fact(
         "future leak",
         "of logit std",
         future_leak,
-        expected_leak,
         "largest change of the logits of earlier positions when later tokens change; expected 0 where causal",
+        expected=lambda _, run: expected_leak(run.measured),
     ),
     Fact(
         "norm output RMS, worst",
         "RMS",
         norm_output,
-        lambda run: None if math.isnan(norm_output(run)) else 1.0,
         "of what branches and head read through a norm, the one furthest from 1",
+        expected=lambda fact, run: _predicted(fact, run) or (None if math.isnan(norm_output(run.measured)) else 1.0),
     ),
     Fact(
         "largest |activation|",
         "activation",
         largest_activation,
-        _nothing,
         "of the forward, masks left out: float16 ends at 65504",
     ),
     Fact(
         "own loss",
         "nats",
         own_loss,
-        reference_loss,
         "that the model returns for labels; expected is the cross-entropy of its own logits with the next token",
+        expected=lambda _, run: reference_loss(run.measured),
         digits=5,
     ),
     Fact(
         "router share, max",
         "of assignments",
         router_share,
-        _nothing,
         "that went to one expert of a router, in the router where it is largest; E experts alike give 1/E",
     ),
     Fact(
         "gradient ratio per layer",
         "ratio",
         gradient_ratio,
-        _nothing,
         "of the gradient norm before a layer to that after it, geometric mean over layers (--backward)",
     ),
     Fact(
         "dead parameters",
         "tensors",
         dead_tensors,
-        lambda run: 0.0 if run.measured.gradients else None,
         "without any gradient, at step zero and after a few small steps on a copy (--backward)",
+        expected=lambda _, run: 0.0 if run.measured.gradients else None,
         digits=0,
     ),
 )
@@ -230,9 +242,18 @@ def fact_cells(run: Run) -> list[tuple[str, str, str, str]]:
 
 
 def expectation(fact: Fact, run: Run) -> str:
-    """Return what a number is expected to be, the loss with its allowance."""
-    expected = number(fact.expected(run), fact.digits)
-    return f"{expected} ± {number(run.expected.allowance, 3)}" if fact.key == "loss" else expected
+    """Return what a number is expected to be ± one standard deviation over draws, the loss ± its allowance."""
+    expected = fact.expected(fact, run)
+    if fact.key == "loss":
+        return f"{number(expected, fact.digits)} ± {number(run.expected.allowance, 3)}"
+    std = spread_of(fact, run)
+    return number(expected, fact.digits) if expected is None or math.isnan(std) else f"{beside(expected, std)}"
+
+
+def spread_of(fact: Fact, run: Run) -> float:
+    """Return the standard deviation that theory expects of a number; nan where it doesn't say."""
+    prediction = run.expected.prediction
+    return fact.spread(prediction.spreads) if prediction and fact.spread else math.nan
 
 
 def size(run: Run) -> str:

@@ -50,6 +50,21 @@ def spread(values: Sequence[float], digits: int = 4) -> str:
     return f"{_compact(mean, digits or 2)} ± {_compact(std, 2)}"
 
 
+def beside(value: float, std: float) -> str:
+    """Format a value ± its standard deviation, with no more digits than mean something.
+
+    >>> beside(0.5543, 0.0019), beside(0.0860488, 0.0012), beside(480.34, 12.6), beside(10.978, 0.0), beside(7.0, 1e-9)
+    ('0.5543 ± 0.0019', '0.0860 ± 0.0012', '480 ± 13', '10.98', '7.000')
+    """
+    if not math.isfinite(value) or std <= 1e-6 * abs(value):
+        return number(value)
+    if not math.isfinite(std) or not value:
+        return f"{number(value)} ± {number(std, 2)}"
+    places = 1 - math.floor(math.log10(std))
+    digits = min(max(math.floor(math.log10(abs(value))) + places + 1, 1), 5)
+    return f"{number(value, digits)} ± {number(std, 2)}"
+
+
 def _compact(value: float, digits: int) -> str:
     """Like number, but 4.004e-4 for what would be 0.0004004: cells of a comparison are narrow."""
     if value == 0 or abs(value) >= 1e-3:

@@ -4,70 +4,70 @@ from __future__ import annotations
 
 import math
 
-from initdiag.report.report import Run
+from initdiag.measure import Measurements
 from initdiag.rules.gradients import blocks_of
 
 
-def token_information(run: Run) -> float:
+def token_information(of: Measurements) -> float:
     """Share of the final stream's variance that differs between sequences."""
-    branches = [branch for branch in run.measured.residual.branches if branch.stream == 0]
+    branches = [branch for branch in of.residual.branches if branch.stream == 0]
     return branches[-1].token_share if branches else math.nan
 
 
-def order_effect(run: Run) -> float:
+def order_effect(of: Measurements) -> float:
     """Relative change of the first attention's output when earlier tokens are permuted."""
-    return run.measured.probe.position if run.measured.probe else math.nan
+    return of.probe.position if of.probe else math.nan
 
 
-def future_leak(run: Run) -> float:
+def future_leak(of: Measurements) -> float:
     """Largest change of earlier logits when later tokens change, over the std of the logits."""
-    return run.measured.probe.leak if run.measured.probe else math.nan
+    return of.probe.leak if of.probe else math.nan
 
 
-def expected_leak(run: Run) -> float | None:
+def expected_leak(of: Measurements) -> float | None:
     """0 where the model is causal; nothing is claimed of others."""
-    return 0.0 if run.measured.probe and run.measured.probe.causal else None
+    return 0.0 if of.probe and of.probe.causal else None
 
 
-def norm_output(run: Run) -> float:
+def norm_output(of: Measurements) -> float:
     """Of all that is read through a norm, the RMS that is furthest from 1 on a log scale."""
-    reads = [read for branch in run.measured.residual.branches for read in branch.reads]
-    if run.measured.wiring.head_read:
-        reads.append(run.measured.wiring.head_read)
+    reads = [read for branch in of.residual.branches for read in branch.reads]
+    if of.wiring.head_read:
+        reads.append(of.wiring.head_read)
     normed = [read.rms for read in reads if read.normed and not math.isnan(read.rms)]
     return max(normed, key=lambda rms: abs(math.log(rms)) if rms > 0 else math.inf, default=math.nan)
 
 
-def largest_activation(run: Run) -> float:
+def largest_activation(of: Measurements) -> float:
     """The largest |activation| of the forward."""
-    return run.measured.headroom.max_abs if run.measured.headroom else math.nan
+    return of.headroom.max_abs if of.headroom else math.nan
 
 
-def own_loss(run: Run) -> float:
+def own_loss(of: Measurements) -> float:
     """The loss that the model returned itself, in nats."""
-    return run.measured.labels.value if run.measured.labels else math.nan
+    return of.labels.value if of.labels else math.nan
 
 
-def reference_loss(run: Run) -> float | None:
+def reference_loss(of: Measurements) -> float | None:
     """The cross-entropy of the model's own logits with the next token, in nats."""
-    return run.measured.labels.reference if run.measured.labels else None
+    return of.labels.reference if of.labels else None
 
 
-def router_share(run: Run) -> float:
+def router_share(of: Measurements) -> float:
     """The largest share of its assignments that any router gave to one expert."""
-    return max((router.max_share for router in run.measured.routers), default=math.nan)
+    return max((router.max_share for router in of.routers), default=math.nan)
 
 
-def gradient_ratio(run: Run) -> float:
+def gradient_ratio(of: Measurements) -> float:
     """GRAD001's factor per block: the steps' geometric mean is the first norm over the last, to the 1/steps."""
-    branches = [branch for branch in run.measured.residual.branches if branch.stream == 0]
+    branches = [branch for branch in of.residual.branches if branch.stream == 0]
     blocks = blocks_of([branch for branch in branches if branch.gradient_norm is not None])
     if len(blocks) < 2 or not blocks[-1].norm > 0:
         return math.nan
     return math.pow(blocks[0].norm / blocks[-1].norm, 1 / (len(blocks) - 1))
 
 
-def dead_tensors(run: Run) -> float:
+def dead_tensors(of: Measurements) -> float:
     """How many parameters never got a gradient."""
-    found = run.measured.gradients
+    found = of.gradients
     return len(found.dead) if found and not found.skipped else math.nan

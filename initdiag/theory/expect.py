@@ -1,18 +1,21 @@
-"""What the numbers should be, in closed form, from the init plan. No weights, no torch."""
+"""What the numbers of a run should be, from its init plan. No weights, no torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from initdiag.measure import Measurements, mean, total
 from initdiag.schemes import Constant, InitPlan, Role
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 from initdiag.subjects import Subject
 from initdiag.theory.loss import expected_loss, sampling_allowance
-from initdiag.theory.reference import logit_std, mlp_branch_variances
+from initdiag.theory.planned import UnpredictableError
 from initdiag.tokens import TokenBatch
+
+if TYPE_CHECKING:
+    from initdiag.theory.forward import Prediction
 
 TEXT_FLOOR = 0.05  # nats: real text has structure that random targets lack
 
@@ -22,9 +25,9 @@ class Expectations:
     """loss and uniform_targets, in nats, are explained by the measured logits; chance may take the loss `allowance`
     away from it.
 
-    logit_std: σ_head·√d_model for a normed final state; None where no norm makes it so.
-    branch_variances: by residual projection, for MLPs that read a norm.
-    scaling_ratio: what the plan promises: Σ over branches of (std / unscaled std)²; None where nobody
+    prediction: of every number of the forward, from the plan alone; None where there is none, and `unpredicted` says
+    why. logit_std: predicted, or of a module σ_head·√d_model times what the head was seen to read; None where no norm
+    makes it so. scaling_ratio: what the plan promises: Σ over branches of (std / unscaled std)²; None where nobody
     promised anything, or all branches are 0.
     """
 
@@ -32,32 +35,44 @@ class Expectations:
     uniform_targets: float
     allowance: float
     logit_std: float | None
-    branch_variances: Mapping[str, float]
     scaling_ratio: float | None
+    prediction: Prediction | None = None
+    unpredicted: str = ""
+
+    @property
+    def branch_variances(self) -> dict[str, float]:
+        """Predicted branch variances, by residual projection."""
+        branches = self.prediction.values.residual.branches if self.prediction else ()
+        return {at.projection: at.branch_variance for at in branches if at.projection}
 
 
 def expect(subject: Subject, batch: TokenBatch, measured: Measurements) -> Expectations:
     """Predict the numbers of a run.
 
     Args:
-        measured: the loss is expected from the logits of every position; and what a norm makes of its eps depends on
-            the variance of the stream that it reads. Nothing else of it is looked at.
+        measured: the loss is expected from the logits of every position; and of a module that has no architecture, the
+            logits from what its head was seen to read. Nothing else of it is looked at.
     """
+    from initdiag.theory.forward import predict  # numpy, which not every command needs
+
     random, positions = batch.source == "random", measured.positions
-    vocab_size, shape = measured.loss.vocab_size, subject.architecture
+    vocab_size = measured.loss.vocab_size
     allowance = sampling_allowance(
         vocab_size, positions, batch.batch * batch.length if random else batch.distinct_targets
     )
-    streams = [measured.residual.embedding_variance, *(at.stream_variance for at in measured.residual.branches)]
-    back = 2 if shape and shape.placement.startswith("parallel") else 1  # an MLP beside the attention reads as it does
-    reads = {at.projection: streams[max(at.index - back, 0)] for at in measured.residual.branches if at.projection}
+    prediction, unpredicted = None, ""
+    try:
+        prediction = predict(subject, batch)
+    except UnpredictableError as error:
+        unpredicted = str(error)
     return Expectations(
         loss=expected_loss(vocab_size, positions),
         uniform_targets=expected_loss(vocab_size, positions, uniform_targets=True),
         allowance=allowance if random else allowance + TEXT_FLOOR,
-        logit_std=logit_std(subject, streams[-1]) if shape else read_logit_std(subject, measured),
-        branch_variances=mlp_branch_variances(subject, reads, streams[0]) if shape else {},
+        logit_std=prediction.values.logits.std if prediction else read_logit_std(subject, measured),
         scaling_ratio=promised_scaling(subject.plan) if subject.drawn_by_us else None,
+        prediction=prediction,
+        unpredicted=unpredicted,
     )
 
 

@@ -16,11 +16,15 @@ def log_sum_exp(vocab_size: int, std: float, self_logit: float) -> float:
     ln((V−1)·exp(std²/2) + exp(self_logit)), up to O(1/√V). Beyond std = √(2 ln V) the sum is its largest terms and
     freezes at about std·√(2 ln V) (the random energy model's transition; Derrida, Phys. Rev. B 24, 2613, 1981).
     """
-    others = vocab_size - 1
-    critical = math.sqrt(2 * math.log(others)) if others > 1 else 0.0
+    others, critical = vocab_size - 1, critical_std(vocab_size)
     rest = math.log(others) + std * std / 2 if std < critical else max(std * critical, math.log(others))
     high, low = max(rest, self_logit), min(rest, self_logit)
     return high + math.log1p(math.exp(low - high)) if math.isfinite(high) else high
+
+
+def critical_std(vocab_size: int) -> float:
+    """Return √(2 ln V), the logit std from which the softmax is a few logits' affair."""
+    return math.sqrt(2 * math.log(vocab_size - 1)) if vocab_size > 2 else 0.0
 
 
 def expected_loss(vocab_size: int, positions: Sequence[PositionLogits], *, uniform_targets: bool = False) -> float:
@@ -39,12 +43,15 @@ def expected_loss(vocab_size: int, positions: Sequence[PositionLogits], *, unifo
     return mean([log_sum_exp(vocab_size, at.std, at.self_logit) - target(at) for at in positions])
 
 
-def sampling_allowance(vocab_size: int, positions: Sequence[PositionLogits], independent_targets: int) -> float:
+def sampling_allowance(
+    vocab_size: int, positions: Sequence[PositionLogits], independent_targets: int, *, rounding: bool = True
+) -> float:
     """Return five standard deviations of loss − expected loss, in nats (false alarms: below 1e-6 per check).
 
     Two sources: which targets were met, std²/N, and which logits the vocabulary got, (exp(std²) − 1)/V. The second
     is shared by all positions, since hidden states at init are nearly collinear. It saturates at the spread of the
-    largest of V normals, (π²/6)·std²/(2 ln V), and fades where the self-logit is all of the sum.
+    largest of V normals, (π²/6)·std²/(2 ln V), and fades where the self-logit is all of the sum. On top comes what
+    float32 rounds away, unless `rounding` is False.
     """
     targets, vocabulary = [], []
     for position in positions:
@@ -55,4 +62,4 @@ def sampling_allowance(vocab_size: int, positions: Sequence[PositionLogits], ind
         targets.append(variance)
         vocabulary.append((1 - share) ** 2 * spread)
     chance = 5 * math.sqrt(mean(targets) / independent_targets + mean(vocabulary))
-    return chance + ROUNDING * max(1.0, expected_loss(vocab_size, positions))
+    return chance + ROUNDING * max(1.0, expected_loss(vocab_size, positions)) * rounding

@@ -189,7 +189,9 @@ def test_branches_of_unequal_size_count_by_their_size() -> None:
         replace(p, std={"blocks.0.attention.out.weight": 0.01, "blocks.0.mlp.out.weight": 0.02 / 3}.get(p.name, p.std))
         for p in measure_parameters(drawn(of))
     )
-    assert scaling_ratio(branches, parameters, of.plan) == pytest.approx((2 + 6) / ((8 + 54) / 2))
+    assert scaling_ratio(branches, {one.name: one.std for one in parameters}, of.plan) == pytest.approx(
+        (2 + 6) / ((8 + 54) / 2)
+    )
 
 
 def test_branches_that_are_exactly_zero_have_no_ratio() -> None:

@@ -81,4 +81,4 @@ def test_the_ratio_counts_unscaled_branches(factor: float, ratio: float) -> None
         for name, one in zip(names, [measure_parameters(drawn(subject()))[0]] * 8, strict=True)
     )
     branches = tuple(Branch(i, n, i, "mlp", n, 3.0 * factor**2, 1.0) for i, n in enumerate(names))
-    assert scaling_ratio(branches, measured, plan) == pytest.approx(ratio)
+    assert scaling_ratio(branches, {one.name: one.std for one in measured}, plan) == pytest.approx(ratio)

@@ -14,7 +14,8 @@ pytest.importorskip("transformers")
 
 from initdiag.config import load
 from initdiag.model import Architecture
-from initdiag.model.positions import frequencies, rotation, scaled
+from initdiag.model.frequencies import rotary_frequencies
+from initdiag.model.positions import rotation
 from initdiag.model.sections import RotaryScaling
 from initdiag.model.transformer import Transformer
 from initdiag.subjects.quiet import import_transformers
@@ -106,9 +107,7 @@ def llama(**fields: Any) -> Architecture:
 @pytest.mark.parametrize("rotary", ROTARY)
 def test_frequencies(rotary: str, head_dim: int) -> None:
     shape = llama(head_dim=head_dim, **ROTARY[rotary])
-    mine = frequencies(head_dim // 2, shape.rotary_base, torch.empty(0))
-    if shape.rotary_scaling is not None:
-        mine = scaled(mine, shape.rotary_scaling, shape.rotary_base)
+    mine = torch.tensor(rotary_frequencies(shape))
     torch.testing.assert_close(mine, inverse_frequencies(shape), rtol=1e-6, atol=0)  # roundings of float32, 6e-8 each
 
 

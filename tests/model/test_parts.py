@@ -12,7 +12,8 @@ from initdiag.model.architecture import Architecture
 from initdiag.model.attention import Mix
 from initdiag.model.feedforward import Experts, hidden
 from initdiag.model.layers import Norm
-from initdiag.model.positions import alibi_slopes, mask, rotate, rotation, scaled, sinusoids
+from initdiag.model.frequencies import alibi_slopes, scaled
+from initdiag.model.positions import mask, rotate, rotation, sinusoids
 from initdiag.model.sections import RotaryScaling
 from tests.model import plain, plain_positions
 from tests.small_models import architecture, normals, shaken
@@ -89,14 +90,15 @@ def test_rotary_scores_depend_on_distance_alone() -> None:
 def test_the_scaling_of_llama_by_hand() -> None:
     """8192 tokens: 10, 4, 2.5, 1 and 0.5 turns; from 4 on nothing changes, up to 1 all of it, 2.5 is half way."""
     turns = torch.tensor([10.0, 4.0, 2.5, 1.0, 0.5], dtype=torch.float64)
-    ratio = scaled(turns * 2 * math.pi / 8192, LLAMA_31, 5e5) / (turns * 2 * math.pi / 8192)
+    unscaled = turns * 2 * math.pi / 8192
+    ratio = torch.tensor(scaled(unscaled.tolist(), LLAMA_31, 5e5), dtype=torch.float64) / unscaled
     expected = torch.tensor([1, 1, 9 / 16, 1 / 8, 1 / 8], dtype=torch.float64)
     torch.testing.assert_close(ratio, expected, rtol=0, atol=1e-12)
 
 
 def test_linear_scaling_by_hand() -> None:
-    found = scaled(torch.tensor([1.0, 0.01]), RotaryScaling(kind="linear", factor=8), 1e4)
-    torch.testing.assert_close(found, torch.tensor([0.125, 0.00125]))
+    found = scaled([1.0, 0.01], RotaryScaling(kind="linear", factor=8), 1e4)
+    assert found == pytest.approx([0.125, 0.00125], rel=1e-12)
 
 
 @pytest.mark.parametrize("rounded", [True, False])
@@ -110,8 +112,8 @@ def test_the_scaling_of_yarn_by_hand(rounded: bool) -> None:
     first, last = (1.0, 5.0) if rounded else (1.4140, 4.4243)
     share = [min(max((last - j) / (last - first), 0), 1) for j in range(8)]  # of the old frequency
     expected = torch.tensor([kept + (1 - kept) / 4 for kept in share], dtype=torch.float64)
-    # borders to four digits; the ramp is float32
-    torch.testing.assert_close(scaled(unscaled, scaling, 1e4) / unscaled, expected, rtol=0, atol=5e-5)
+    found = torch.tensor(scaled(unscaled.tolist(), scaling, 1e4), dtype=torch.float64)
+    torch.testing.assert_close(found / unscaled, expected, rtol=0, atol=5e-5)  # borders to four digits
     assert share[:2] == [1, 1]
     assert share[5:] == [0, 0, 0]
 
@@ -119,14 +121,14 @@ def test_the_scaling_of_yarn_by_hand(rounded: bool) -> None:
 def test_the_slopes_of_alibi() -> None:
     """Those of the paper for 8 heads; of BLOOM-sized 12: those of 8, then every other one of 16."""
     halves = [2.0**-k for k in range(1, 9)]
-    assert alibi_slopes(8, torch.empty(0, dtype=torch.float64)).tolist() == halves
-    twelve = alibi_slopes(12, torch.empty(0, dtype=torch.float64)).tolist()
+    assert alibi_slopes(8) == halves
+    twelve = alibi_slopes(12)
     assert twelve == pytest.approx([*halves, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5], rel=1e-15)
 
 
 @pytest.mark.parametrize("heads", [*range(1, 34), 71, 112])
 def test_the_slopes_of_alibi_are_its_authors(heads: int) -> None:
-    found = alibi_slopes(heads, torch.empty(0, dtype=torch.float64)).tolist()
+    found = alibi_slopes(heads)
     assert found == pytest.approx(plain_positions.slopes(heads), rel=1e-12)
 
 

@@ -1,0 +1,264 @@
+"""Attention in the wide limit: what it mixes, from a few sampled heads.
+
+The queries and keys of one head are h Gaussian vectors over tokens, whose covariance the Gram of what is read gives. So
+heads are drawn, small as they are (n, h), and rotary angles, norms, caps, windows and sinks apply as in the model;
+values and output projection are averaged over in closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from initdiag.measure.values import QUERIES
+from initdiag.model.architecture import Architecture
+from initdiag.model.frequencies import alibi_slopes, rotary_frequencies
+from initdiag.schemes import Constant
+from initdiag.theory.activations import Array
+from initdiag.theory.grams import linear, normed
+from initdiag.theory.planned import Model
+from initdiag.theory.spread import unevenness
+
+Small = Array  # float32: of sampled heads, whose noise is far above its rounding
+JITTER = 1e-9  # of the mean variance: tokens that are alike make a Gram singular
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Sampled heads: queries and keys as multiplied, (S, n, h), and attention weights (S, B, T, T), sinks left out.
+
+    logit_std and entropy_ratio: of the last queries of each head, (S,), as `measure` defines them; nan where no query
+    sees two keys.
+    """
+
+    queries: Small
+    keys: Small
+    weights: Small
+    logit_std: Array
+    entropy_ratio: Array
+
+
+def attended(
+    model: Model, layer: int, read: Array, shape: tuple[int, int], heads: int, random: np.random.Generator
+) -> tuple[Array, Heads, float]:
+    """Return the Gram of what the attention of a layer gives, (n, n), the heads that were sampled for it, and the
+    relative variance of what it mixes over draws of keys, queries and values.
+
+    Σ over heads of σ_o²·E[A V Aᵀ]: output projections of different heads are independent, so that no cross terms are
+    left; also where heads share keys and values.
+
+    Args:
+        read: (n, n), the Gram of what it reads. shape: (B, T). heads: how many to sample, S.
+    """
+    name = f"blocks.{layer}.attention"
+    sampled = sample(model, layer, read, shape, heads, random)
+    mixed = mix(sampled.weights, values(model, name, read))
+    chance = unevenness(mixed) * (1 / model.shape.d_model + 1 / (model.shape.n_kv_heads * model.shape.value_dim))
+    if model.shape.inner_norm:
+        mixed, chance = normed(model, f"{name}.inner_norm", mixed).gram, 0.0
+    return linear(model, f"{name}.out", mixed, model.shape.n_heads * model.shape.value_dim), sampled, chance
+
+
+def values(model: Model, name: str, read: Array) -> Array:
+    """Return the Gram of the values, of one feature: (n, n)."""
+    if model.shape.mla is None:
+        return linear(model, f"{name}.value", read, model.shape.d_model)
+    return linear(model, f"{name}.value", _latent(model, name, read), model.shape.mla.kv_rank)
+
+
+def mix(weights: Small, gram: Array) -> Array:
+    """Return the mean over sampled heads of A·K·Aᵀ, with A block-diagonal over sequences: (n, n)."""
+    heads, batch, length, _ = weights.shape
+    blocks = gram.astype(np.float32).reshape(batch, length, batch * length)
+    once = weights @ blocks  # (S, B, T, n)
+    once = once.reshape(heads, batch * length, batch, length).transpose(0, 2, 1, 3)  # (S, B, n, T)
+    twice: Small = (once @ weights.transpose(0, 1, 3, 2)).sum(axis=0)  # (B, n, T)
+    return twice.transpose(1, 0, 2).reshape(gram.shape).astype(np.float64) / heads
+
+
+def sample(
+    model: Model, layer: int, read: Array, shape: tuple[int, int], heads: int, random: np.random.Generator
+) -> Heads:
+    """Draw heads of a layer, and their attention weights."""
+    name, architecture = f"blocks.{layer}.attention", model.shape
+    batch, length = shape
+    window = architecture.window(layer)
+    queries, keys = (_mla if architecture.mla else _plain)(model, name, read, shape, window, heads, random)
+    split = (heads, batch, length, -1)
+    logits = queries.reshape(split) @ keys.reshape(split).transpose(0, 1, 3, 2)
+    logits *= np.float32(architecture.attention_scale)
+    if architecture.attention_softcap is not None:
+        cap = np.float32(architecture.attention_softcap)
+        logits = cap * np.tanh(logits / cap)
+    seen = visible(length, window)
+    if architecture.position == "alibi":
+        logits -= _slopes(architecture, layer, heads)[:, None, None, None] * _ago(length)
+    logits[..., ~seen] = -np.inf
+    sinks = _sinks(model, name, heads, random)
+    if sinks is not None:
+        column = np.broadcast_to(sinks[:, None, None, None], (heads, batch, length, 1))
+        logits = np.concatenate((logits, column), axis=-1)
+        seen = np.concatenate((seen, np.ones((length, 1), dtype=bool)), axis=-1)
+    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    std, ratio = sharpness(logits, weights, seen)
+    return Heads(queries, keys, weights[..., :length], std, ratio)
+
+
+def sharpness(logits: Small, weights: Small, seen: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Return (logit std, entropy ratio) of each head, over the last queries that see several keys; nan if none do."""
+    logits, weights, seen = logits[..., -QUERIES:, :], weights[..., -QUERIES:, :], seen[-QUERIES:]
+    keys = seen.sum(axis=-1)
+    several = keys > 1
+    if not several.any():
+        return np.full(len(logits), math.nan), np.full(len(logits), math.nan)
+    kept = np.where(seen, logits, 0)
+    mean = kept.sum(axis=-1, keepdims=True) / keys[:, None]
+    spread = np.sqrt((np.where(seen, kept - mean, 0) ** 2).sum(axis=-1) / keys)
+    entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(axis=-1)
+    ratio = entropy[..., several] / np.log(keys[several])
+    return spread[..., several].mean(axis=(1, 2)), ratio.mean(axis=(1, 2))
+
+
+def root(gram: Array) -> Small:
+    """Return L with L·Lᵀ = gram, (n, n)."""
+    jitter = JITTER * max(float(np.diagonal(gram).mean()), 1e-300)
+    for times in (1.0, 1e3, 1e6):  # far more than rounding leaves below 0
+        try:
+            factor: Array = np.linalg.cholesky(gram + times * jitter * np.eye(len(gram)))
+        except np.linalg.LinAlgError:
+            continue
+        return factor.astype(np.float32)
+    return np.diag(np.sqrt(np.diagonal(gram))).astype(np.float32)
+
+
+def drawn(
+    model: Model, linear_name: str, factor: Small, inputs: int, count: tuple[int, int], random: np.random.Generator
+) -> Small:
+    """Draw outputs of a linear layer, (S, n, features): √inputs·σ·L·z, and a bias that all tokens share."""
+    heads, features = count
+    z = random.standard_normal((heads, len(factor), features), dtype=np.float32)
+    given: Small = factor @ z
+    given *= np.float32(math.sqrt(inputs * model.weight(linear_name)))
+    bias = model.bias(linear_name)
+    if bias:
+        given += np.float32(math.sqrt(bias)) * random.standard_normal((heads, 1, features), dtype=np.float32)
+    return given
+
+
+def _plain(
+    model: Model,
+    name: str,
+    read: Array,
+    shape: tuple[int, int],
+    window: int | None,
+    heads: int,
+    random: np.random.Generator,
+) -> tuple[Small, Small]:
+    architecture, factor = model.shape, root(read)
+    turn = rotation(architecture, shape, window)
+    parts = []
+    for part in ("query", "key"):
+        x = drawn(model, f"{name}.{part}", factor, architecture.d_model, (heads, architecture.head_dim), random)
+        x = _qk_normed(model, f"{name}.{part}", x, read)
+        parts.append(rotated(x, turn))
+    return parts[0], parts[1]
+
+
+def _qk_normed(model: Model, part: str, x: Small, read: Array) -> Small:
+    """Norm queries or keys: each head by its own size, or all of them by that of the full width, which is wide."""
+    shape, name = model.shape, f"{part}_norm"
+    if shape.qk_norm == "none":
+        return x
+    gain = np.float32(math.sqrt(model.gain(name)))
+    if shape.qk_norm == "full":
+        square = np.diagonal(linear(model, part, read, shape.d_model)).astype(np.float32)[:, None]
+    else:
+        if shape.norm == "layernorm":
+            x = x - x.mean(axis=-1, keepdims=True)
+        square = (x * x).mean(axis=-1, keepdims=True)
+    return gain * x / np.sqrt(square + np.float32(shape.eps))
+
+
+def _mla(
+    model: Model,
+    name: str,
+    read: Array,
+    shape: tuple[int, int],
+    window: int | None,
+    heads: int,
+    random: np.random.Generator,
+) -> tuple[Small, Small]:
+    """Queries and keys from latents; the part of a key that turns is one for all heads (arXiv 2405.04434, 2.1)."""
+    latent, architecture = model.shape.mla, model.shape
+    assert latent is not None
+    source, inputs = read, architecture.d_model
+    if latent.query_rank:
+        down = linear(model, f"{name}.query_down", read, architecture.d_model)
+        source, inputs = normed(model, f"{name}.query_norm", down).gram, latent.query_rank
+    turn = rotation(architecture, shape, window)
+    queries = drawn(model, f"{name}.query", root(source), inputs, (heads, architecture.head_dim), random)
+    still, turning = queries[..., : latent.nope_dim], queries[..., latent.nope_dim :]
+    keys = drawn(
+        model, f"{name}.key", root(_latent(model, name, read)), latent.kv_rank, (heads, latent.nope_dim), random
+    )
+    shared = drawn(model, f"{name}.rotary_key", root(read), architecture.d_model, (heads, latent.rope_dim), random)
+    return (
+        np.concatenate((still, rotated(turning, turn)), axis=-1),
+        np.concatenate((keys, rotated(shared, turn)), axis=-1),
+    )
+
+
+def _latent(model: Model, name: str, read: Array) -> Array:
+    down = linear(model, f"{name}.latent_down", read, model.shape.d_model)
+    return normed(model, f"{name}.latent_norm", down).gram
+
+
+def rotation(shape: Architecture, tokens: tuple[int, int], window: int | None) -> tuple[Small, Small] | None:
+    """Return cos and sin of the rotary angles of every token, each (n, rotary_dims / 2); None without rotary."""
+    if shape.position != "rotary":
+        return None
+    batch, length = tokens
+    angles = np.tile(np.outer(np.arange(length), rotary_frequencies(shape, window is not None)), (batch, 1))
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+
+
+def rotated(x: Small, turn: tuple[Small, Small] | None, back: bool = False) -> Small:
+    """Turn feature i with feature i + pairs of the first 2·pairs features; `back` turns the other way."""
+    if turn is None:
+        return x
+    cos, sin = turn[0], -turn[1] if back else turn[1]
+    pairs = cos.shape[-1]
+    first, second, rest = x[..., :pairs], x[..., pairs : 2 * pairs], x[..., 2 * pairs :]
+    return np.concatenate((first * cos - second * sin, second * cos + first * sin, rest), axis=-1)
+
+
+def _ago(length: int) -> Small:
+    at = np.arange(length, dtype=np.float32)
+    return np.maximum(at[:, None] - at[None, :], 0)
+
+
+def visible(length: int, window: int | None) -> NDArray[np.bool_]:
+    """Return which keys a query sees, (T, T)."""
+    ago = np.arange(length)[:, None] - np.arange(length)[None, :]
+    seen: NDArray[np.bool_] = (ago >= 0) & (ago < (window or length))
+    return seen
+
+
+def _slopes(shape: Architecture, layer: int, heads: int) -> Small:
+    """Take as many slopes as heads are sampled, evenly from the steepest to the flattest; others in the next layer."""
+    slopes = sorted(alibi_slopes(shape.n_heads))
+    at = [((k + (0.5 + layer * 0.618) % 1) / heads) % 1 for k in range(heads)]  # the golden ratio fills a unit evenly
+    return np.array([slopes[int(place * len(slopes))] for place in at], dtype=np.float32)
+
+
+def _sinks(model: Model, name: str, heads: int, random: np.random.Generator) -> Small | None:
+    law = model.law(f"{name}.mix.sinks.weight")
+    if law is None:
+        return None
+    if isinstance(law, Constant):
+        return np.full(heads, law.value, dtype=np.float32)
+    return (law.std * random.standard_normal(heads)).astype(np.float32)

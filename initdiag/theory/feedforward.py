@@ -1,0 +1,137 @@
+"""MLPs and mixtures of experts in the wide limit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from initdiag.model.sections import Experts
+from initdiag.schemes import Constant
+from initdiag.theory.activations import ACTIVATIONS, Activation, Array, covariance, kurtosis
+from initdiag.theory.attention import Small, root
+from initdiag.theory.grams import linear, normed
+from initdiag.theory.planned import Model
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What a sampled router gave: the weight of each expert for each token, (n, experts), 0 where it isn't chosen."""
+
+    weights: Array
+
+
+def fed(model: Model, layer: int, read: Array, random: np.random.Generator) -> Array:
+    """Return the Gram of what the MLP, or the experts, of a layer give for what they read: both (n, n)."""
+    shape, name = model.shape, f"blocks.{layer}.mlp"
+    if not shape.has_experts(layer):
+        return mlp(model, name, read, shape.d_ff)
+    moe = shape.moe
+    assert moe is not None
+    width = moe.d_ff or shape.d_ff
+    weights = routed(model, f"{name}.router", read, random).weights
+    mixed = (weights @ weights.T) * mlp(model, name, read, width)  # experts are independent: only shared ones meet
+    return mixed + mlp(model, f"{name}.shared", read, moe.shared * width) if moe.shared else mixed
+
+
+def mlp(model: Model, name: str, read: Array, width: int) -> Array:
+    """Return the Gram of what an MLP gives: width·σ_out²·E[h_i·h_j] + σ_bias²."""
+    return linear(model, f"{name}.out", hidden(model, name, read), width)
+
+
+def hidden(model: Model, name: str, read: Array) -> Array:
+    """Return E[h_i·h_j] of a hidden unit, (n, n), after its inner norm if there is one.
+
+    A gated unit is φ(u)·w with independent Gaussians u and w, so that its moments are products.
+    """
+    shape = model.shape
+    into = linear(model, f"{name}.input", read, shape.d_model)
+    if shape.gated:
+        gate = linear(model, f"{name}.gate", read, shape.d_model)
+        act, mean = covariance(gate_activation(model), gate)
+        value = into
+        if shape.gate_limit is None:
+            mean = np.zeros(len(mean))
+        else:
+            value = covariance(_clamped(shape.gate_limit), into)[0] + 1  # E[(w + 1)(w' + 1)] = E[w w'] + 1
+        units = act * value
+    else:
+        units, mean = covariance(ACTIVATIONS[shape.activation], into)
+    return normed(model, f"{name}.inner_norm", units, mean).gram if shape.inner_norm else units
+
+
+def chance(model: Model, layer: int, read: Array) -> float:
+    """Return the relative variance of the mean square of hidden units over draws of the matrices before them.
+
+    (κ − 1)/width, with κ = E[h⁴]/E[h²]² of a unit, as if all tokens were alike: most of them are, on the way.
+    """
+    shape, name = model.shape, f"blocks.{layer}.mlp"
+    if shape.inner_norm:
+        return 0.0
+    width = shape.d_ff
+    if shape.has_experts(layer) and shape.moe:
+        width = (shape.moe.d_ff or width) * (shape.moe.top_k + shape.moe.shared)
+        name += ".shared" if shape.moe.shared else ""
+    square = float(np.diagonal(read).mean()) * shape.d_model
+    into = math.sqrt(square * model.weight(f"{name}.input") + model.bias(f"{name}.input"))
+    if not shape.gated:
+        return (kurtosis(ACTIVATIONS[shape.activation], into) - 1) / width
+    gate = math.sqrt(square * model.weight(f"{name}.gate") + model.bias(f"{name}.gate"))
+    limit = shape.gate_limit
+    value = 3.0 if limit is None else kurtosis(lambda w: _clamped(limit)(w) + 1, into)
+    return (kurtosis(gate_activation(model), gate) * value - 1) / width
+
+
+def gate_activation(model: Model) -> Activation:
+    """The activation of a gate, cut at the limit where there is one."""
+    act, limit = ACTIVATIONS[model.shape.activation], model.shape.gate_limit
+    return act if limit is None else lambda u: act(np.minimum(u, limit))
+
+
+def _clamped(limit: float) -> Activation:
+    return lambda w: np.clip(w, -limit, limit)
+
+
+def routed(model: Model, router: str, read: Array, random: np.random.Generator) -> Routed:
+    """Draw a router and let it choose, as `initdiag.model.feedforward` does."""
+    shape, moe = model.shape, model.shape.moe
+    assert moe is not None
+    scale = np.sqrt(shape.d_model * model.weight(router))
+    logits = scale * (root(read) @ random.standard_normal((len(read), moe.experts), dtype=np.float32))
+    logits += _per_expert(model, f"{router}.bias", moe, random)
+    scores = 1 / (1 + np.exp(-logits)) if moe.score == "sigmoid" else _softmax(logits)
+    choice = scores + _per_expert(model, f"{router.removesuffix('router')}choice.bias", moe, random)
+    chosen = np.argpartition(-_within_groups(choice, moe), moe.top_k - 1, axis=1)[:, : moe.top_k]
+    kept = np.zeros(scores.shape)
+    np.put_along_axis(kept, chosen, np.take_along_axis(scores, chosen, axis=1), axis=1)
+    if moe.normalized:
+        kept /= kept.sum(axis=1, keepdims=True)
+    return Routed(kept * moe.route_scale)
+
+
+def _per_expert(model: Model, name: str, moe: Experts, random: np.random.Generator) -> Small:
+    law = model.law(name)
+    if law is None:
+        return np.zeros(moe.experts, dtype=np.float32)
+    if isinstance(law, Constant):
+        return np.full(moe.experts, law.value, dtype=np.float32)
+    return (law.std * random.standard_normal(moe.experts)).astype(np.float32)
+
+
+def _softmax(logits: Array) -> Array:
+    exps = np.exp(logits - logits.max(axis=1, keepdims=True))
+    scores: Array = exps / exps.sum(axis=1, keepdims=True)
+    return scores
+
+
+def _within_groups(scores: Array, moe: Experts) -> Array:
+    """Put all but the best groups, by the sum of their two best, to −inf: arXiv 2412.19437, section 2.1.2."""
+    if moe.top_groups == moe.groups:
+        return scores
+    grouped = scores.reshape(len(scores), moe.groups, -1)
+    best = np.sort(grouped, axis=2)[:, :, -2:].sum(axis=2)
+    out = np.argsort(-best, axis=1)[:, moe.top_groups :]
+    masked = grouped.copy()
+    np.put_along_axis(masked, out[:, :, None], -np.inf, axis=1)
+    return masked.reshape(scores.shape)

@@ -1,0 +1,215 @@
+"""The numbers of a forward, predicted: the recursion over blocks, and what is read off it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from initdiag.measure import AttentionMeasure, Measurements, ResidualMeasure, Wiring
+from initdiag.measure.scaling import scaling_ratio
+from initdiag.measure.values import Branch, Read
+from initdiag.model.architecture import Architecture
+from initdiag.schemes import InitPlan
+from initdiag.subjects import Subject
+from initdiag.theory.activations import Array
+from initdiag.theory.blocks import Added, Block, block
+from initdiag.theory.grams import Stream, embedded, passed
+from initdiag.theory.head import logits, measures
+from initdiag.theory.planned import Model, UnpredictableError
+from initdiag.theory.spread import Chance, Spreads, spreads, unevenness
+from initdiag.tokens import TokenBatch
+
+LONGEST = 2048  # tokens of a sequence: Grams of more than that are no matter of seconds
+PAIRS = 12 * 512**2  # layers × tokens² up to which a second sequence is taken along: a fraction of a second
+MOST_HEADS = 8  # that are sampled in a layer; fewer where twice PAIRS, over all of them, would not do
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a forward is expected to show, in the mean over draws of the weights: `values`, in the terms of a
+    measurement, and by how much single draws differ. sequences: how many of the batch were looked at."""
+
+    values: Measurements
+    spreads: Spreads
+    sequences: int
+
+
+def predict(subject: Subject, batch: TokenBatch) -> Prediction:
+    """Predict what a forward on a batch shows; no weights are drawn, and width costs nothing.
+
+    Raises:
+        UnpredictableError: a module without a known architecture, weights with a mean, or sequences too long.
+    """
+    model = model_of(subject)
+    ids = sequences(batch, model.shape)
+    shape = (ids.shape[0], ids.shape[1])
+    stream = embedded(model, ids)
+    first, width = stream, model.shape.d_model
+    branches: list[Branch] = []
+    chances: list[Chance] = []
+    attention: list[AttentionMeasure] = []
+    heads: list[tuple[float, float]] = []
+    for layer, at in enumerate(blocks(model, stream, shape)):
+        branches += _branches(model, layer, at, shape)
+        chances += (_chance(one, width) for one in (at.attention, at.mlp))
+        std, entropy = at.heads.logit_std, at.heads.entropy_ratio
+        attention.append(AttentionMeasure(f"blocks.{layer}.attention", layer, float(std.mean()), float(entropy.mean())))
+        heads.append((_of_heads(std, model.shape), _of_heads(entropy, model.shape)))
+        stream = at.end
+    state = passed(model, "final_norm", stream) if model.shape.final_norm else stream
+    flat = [[one for row in rows[: shape[0]] for one in row] for rows in (batch.inputs, batch.targets)]
+    loss, logit, positions = measures(model.shape.vocab_size, logits(model, state), *flat)
+    stds = {entry.parameter.name: entry.distribution.std for entry in subject.plan.entries}
+    values = Measurements(
+        loss=loss,
+        logits=logit,
+        positions=positions,
+        residual=ResidualMeasure(first.variance, tuple(branches), scaling_ratio(branches, stds, subject.plan)),
+        attention=tuple(attention),
+        parameters=(),
+        wiring=_wiring(model, state),
+        plan=subject.plan,
+    )
+    unscaled = [_stretch(subject.plan, at.projection or "") for at in branches]
+    weight = model.weight("token_embedding") if model.shape.tied else 0.0
+    foreign = 1 - min(weight * float((state.own**2).mean()) / max(rms(state.gram) ** 2, 1e-300), 1.0)
+    embedding = unevenness(first.gram) / width
+    found = spreads(values, chances, embedding, unevenness(state.gram), heads, unscaled, width, foreign)
+    return Prediction(values, found, shape[0])
+
+
+def model_of(subject: Subject) -> Model:
+    """Return architecture and plan of a subject.
+
+    Raises:
+        UnpredictableError: it is a module without a known architecture.
+    """
+    if subject.architecture is None:
+        raise UnpredictableError(
+            f"{subject.name} is a module whose architecture isn't known; expected a config, or a Hugging Face config "
+            "of a family that is"
+        )
+    if subject.plan.calibration:
+        raise UnpredictableError(
+            f"{subject.plan.calibration} rescales the weights on a batch: there is nothing to predict"
+        )
+    return Model(subject.architecture, subject.plan)
+
+
+def sequences(batch: TokenBatch, shape: Architecture) -> NDArray[np.int64]:
+    """Return the sequences that the theory looks at, (B, T): of random ids no more than two, which are as good as all.
+
+    A second one tells what sequences have in common; it is left out where the model is so deep that it would cost a
+    second.
+
+    Raises:
+        UnpredictableError: they are too long.
+    """
+    if batch.length > LONGEST:
+        raise UnpredictableError(f"sequences of {batch.length:,} tokens are too long; expected at most {LONGEST:,}")
+    wanted = 2 if shape.n_layers * (2 * batch.length) ** 2 <= PAIRS else 1
+    if batch.source != "random":
+        wanted = max(wanted, min(batch.batch, math.isqrt(PAIRS // shape.n_layers) // batch.length))
+    return np.array(batch.inputs[:wanted], dtype=np.int64)
+
+
+def blocks(model: Model, stream: Stream, shape: tuple[int, int]) -> Iterator[Block]:
+    """Walk through all blocks."""
+    cost = model.shape.n_layers * (shape[0] * shape[1]) ** 2
+    heads = max(1, min(MOST_HEADS, 2 * PAIRS // cost))
+    if model.shape.position == "alibi":  # every head has a slope of its own
+        heads = MOST_HEADS
+    for layer in range(model.shape.n_layers):
+        at = block(model, layer, stream, shape, heads)
+        stream = at.end
+        yield at
+
+
+def _branches(model: Model, layer: int, at: Block, shape: tuple[int, int]) -> Iterator[Branch]:
+    joined = 2 if model.shape.placement.startswith("parallel") else 1
+    for part, added in (("attention", at.attention), ("mlp", at.mlp)):
+        index = 2 * layer + (1 if part == "attention" else 2)
+        yield Branch(
+            index=index,
+            name=f"blocks.{layer}.{part}.out",
+            layer=layer,
+            kind=added.kind,
+            projection=f"blocks.{layer}.{part}.out.weight",
+            branch_variance=float(np.diagonal(added.gram).mean()),
+            stream_variance=added.after.variance,
+            normed=model.shape.normed_after,
+            carried=_carried(model.shape, index),
+            joined=joined,
+            token_share=token_share(added.after, shape),
+            reads=(_read(model, layer, part, added),),
+        )
+
+
+def _carried(shape: Architecture, index: int) -> str:
+    if index == 1:
+        return "first"
+    return "normed" if shape.placement == "post" else "same"
+
+
+def _read(model: Model, layer: int, part: str, added: Added) -> Read:
+    """What the first product of a branch reads."""
+    shape = model.shape
+    first = "gate" if shape.gated else "input"
+    reader = f"blocks.{layer}.attention.query" if part == "attention" else f"blocks.{layer}.mlp.{first}"
+    normed = shape.placement not in ("reordered", "none")
+    return Read(f"{reader}.weight", normed, None, rms(added.read))
+
+
+def _chance(added: Added, width: int) -> Chance:
+    return Chance(unevenness(added.raw) / width, added.inner, unevenness(added.after.gram) / width)
+
+
+def _of_heads(sampled: Array, shape: Architecture) -> float:
+    """The variance over the heads of one layer, of their mean."""
+    return float(sampled.var(ddof=1)) / shape.n_heads if len(sampled) > 1 else math.nan
+
+
+def _stretch(plan: InitPlan, projection: str) -> float:
+    """(unscaled std / std)² of a residual projection; 0 where it has none."""
+    entry = plan[projection]
+    return (entry.unscaled_std / entry.distribution.std) ** 2 if entry.distribution.std else 0.0
+
+
+def rms(gram: Array) -> float:
+    """The root mean square of vectors, over tokens and features."""
+    return math.sqrt(float(np.diagonal(gram).mean()))
+
+
+def token_share(stream: Stream, shape: tuple[int, int]) -> float:
+    """The share of the stream's variance that differs between sequences at the same position; nan for a single one.
+
+    Half the mean squared distance of two tokens at one position, over the variance.
+    """
+    batch, length = shape
+    if batch < 2 or not stream.variance:
+        return math.nan
+    places = stream.gram.reshape(batch, length, batch, length)
+    between = np.einsum("atbt->ab", places) / length
+    same = float(np.trace(between)) / batch
+    other = (float(between.sum()) - same * batch) / (batch * (batch - 1))
+    return (same - other) / stream.variance
+
+
+def _wiring(model: Model, state: Stream) -> Wiring:
+    shape = model.shape
+    head = "token_embedding.weight" if shape.tied else "head.weight"
+    placement = "pre" if shape.placement.startswith("parallel") else shape.placement
+    normed = shape.final_norm or shape.placement == "post"
+    return Wiring(
+        placement=placement,
+        d_model=shape.d_model,
+        n_layers=shape.n_layers,
+        head=head,
+        head_read=Read(head, normed, None, rms(state.gram)),
+        embedding="token_embedding.weight",
+        tied=shape.tied,
+    )

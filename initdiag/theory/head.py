@@ -1,0 +1,109 @@
+"""Logits and loss of a state whose Gram is known: std, self-logit, entropy, at every position."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from initdiag.measure import LogitMeasure, LossMeasure, PositionLogits
+from initdiag.theory.activations import Array
+from initdiag.theory.grams import Stream
+from initdiag.theory.loss import critical_std, log_sum_exp
+from initdiag.theory.planned import Model
+
+# Gauss–Hermite nodes and weights of N(0, 1)
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+@dataclass(frozen=True)
+class Head:
+    """The logits of n positions, before the cap: std over the vocabulary without the input token, mean and std of that
+    token's own logit above the others; all (n,)."""
+
+    std: Array
+    own: Array
+    own_std: Array
+    softcap: float | None
+
+
+def logits(model: Model, state: Stream) -> Head:
+    """Return what the head makes of the state that it reads: d_model products of independent weights and features.
+
+    A tied head meets the token's own embedding in the state: Σ e² = d·σ² times what the state holds of it.
+    """
+    shape = model.shape
+    weight = model.weight("token_embedding" if shape.tied else "head")
+    square = np.diagonal(state.gram)
+    variance = shape.d_model * weight * square + (0.0 if shape.tied else model.bias("head"))
+    std = np.sqrt(variance) * shape.logit_multiplier
+    if not shape.tied:
+        return Head(std, np.zeros(len(std)), std, shape.logit_softcap)
+    own = shape.logit_multiplier * shape.d_model * weight * state.own
+    foreign = 1 - np.minimum(weight * state.own**2 / np.maximum(square, 1e-300), 1)  # part of the state's variance
+    return Head(std, own, std * np.sqrt(foreign), shape.logit_softcap)
+
+
+def measures(
+    vocab_size: int, head: Head, inputs: Sequence[int], targets: Sequence[int]
+) -> tuple[LossMeasure, LogitMeasure, tuple[PositionLogits, ...]]:
+    """Return the expected measures of these logits on these tokens, both flat (n,)."""
+    at = _softmax(vocab_size, head)
+    same = np.array(inputs) == np.array(targets)
+    positions = tuple(map(PositionLogits, at.std.tolist(), at.own.tolist(), same.tolist()))
+    loss = LossMeasure(
+        value=float((at.log_sum_exp - at.own * same).mean()),
+        uniform_targets=float((at.log_sum_exp - at.own / vocab_size).mean()),
+        vocab_size=vocab_size,
+    )
+    logit = LogitMeasure(  # the token's own logit is part of the std
+        std=float(np.sqrt(at.std**2 + at.own**2 * (vocab_size - 1) / vocab_size**2).mean()),
+        self_logit=float(at.own.mean()),
+        max_abs=math.nan,
+        entropy_ratio=float(at.entropy.mean()) / math.log(vocab_size),
+    )
+    return loss, logit, positions
+
+
+@dataclass(frozen=True)
+class _Softmax:
+    """Of each position, (n,): std of the others' logits, the mean of its own, and of the softmax, in nats."""
+
+    std: Array
+    own: Array
+    log_sum_exp: Array
+    entropy: Array
+
+
+def _softmax(vocab_size: int, head: Head) -> _Softmax:
+    """Average over the own logit, a Gaussian itself, in closed form over the others, whose number is large.
+
+    Of V Gaussians the softmax sees those up to √(2 ln V) stds: the others weigh V·E[exp(a); |a| < √(2 ln V)·s]. That
+    is ln V + s²/2 for small s, and freezes at s·√(2 ln V) (Derrida, Phys. Rev. B 24, 2613, 1981).
+    """
+    cap, reach = head.softcap, critical_std(vocab_size)
+    seen = np.linspace(-reach, reach, 401)
+    values = _bounded(head.std[:, None] * seen, cap)
+    exponents = values - seen**2 / 2
+    peak = exponents.max(axis=1)
+    weights = np.exp(exponents - peak[:, None])
+    sums = weights.sum(axis=1)
+    tilted = (weights * values).sum(axis=1) / sums  # the mean logit of the others, as the softmax weighs them
+    if cap is None:
+        others, std = np.array([log_sum_exp(vocab_size, one, -math.inf) for one in head.std.tolist()]), head.std
+    else:
+        others = np.log((vocab_size - 1) * sums * (seen[1] - seen[0]) / math.sqrt(2 * math.pi)) + peak
+        around = _bounded(head.std[:, None] * _NODES, cap)
+        std = np.sqrt(around**2 @ _WEIGHTS)
+    owns = _bounded(head.own[:, None] + head.own_std[:, None] * _NODES, cap)
+    share = 1 / (1 + np.exp(np.minimum(others[:, None] - owns, 700.0)))
+    total = np.logaddexp(others[:, None], owns)
+    entropy = np.maximum(total - (1 - share) * tilted[:, None] - share * owns, 0.0)
+    return _Softmax(std, owns @ _WEIGHTS, total @ _WEIGHTS, entropy @ _WEIGHTS)
+
+
+def _bounded(logits: Array, cap: float | None) -> Array:
+    return logits if cap is None else cap * np.tanh(logits / cap)
