@@ -24,7 +24,7 @@ from initdiag.subjects.translation_fields import (
     windows_by_layer,
 )
 
-ALIBI_CONTEXT = 2048  # of BLOOM, whose config has none (arXiv 2211.05100, table 3); nothing is computed from it
+ALIBI_CONTEXT = 2048  # of BLOOM, whose config has none (arXiv 2211.05100); nothing is computed from it
 PLAIN: Fields = {"gated": False, "norm": "layernorm"}  # an MLP with one matrix in, and LayerNorm
 
 

@@ -30,13 +30,17 @@ JITTER = 1e-9  # of the mean variance: tokens that are alike make a Gram singula
 class Heads:
     """Sampled heads: queries and keys as multiplied, (S, n, h), and attention weights (S, B, T, T), sinks left out.
 
-    logit_std and entropy_ratio: of the last queries of each head, (S,), as `measure` defines them; nan where no query
-    sees two keys.
+    slope: by how much the logits follow what a softcap is put on, (S, B, T, T); None without one. query_norm, key_norm:
+    by what a norm multiplied queries and keys, (S, n, 1) or (n, 1); None without. logit_std and entropy_ratio: of the
+    last queries of each head, (S,), as `measure` defines them; nan where no query sees two keys.
     """
 
     queries: Small
     keys: Small
     weights: Small
+    slope: Small | None
+    query_norm: Small | None
+    key_norm: Small | None
     logit_std: Array
     entropy_ratio: Array
 
@@ -66,7 +70,7 @@ def values(model: Model, name: str, read: Array) -> Array:
     """Return the Gram of the values, of one feature: (n, n)."""
     if model.shape.mla is None:
         return linear(model, f"{name}.value", read, model.shape.d_model)
-    return linear(model, f"{name}.value", _latent(model, name, read), model.shape.mla.kv_rank)
+    return linear(model, f"{name}.value", latent(model, name, read), model.shape.mla.kv_rank)
 
 
 def mix(weights: Small, gram: Array) -> Array:
@@ -86,13 +90,15 @@ def sample(
     name, architecture = f"blocks.{layer}.attention", model.shape
     batch, length = shape
     window = architecture.window(layer)
-    queries, keys = (_mla if architecture.mla else _plain)(model, name, read, shape, window, heads, random)
+    queries, keys, *norms = (_mla if architecture.mla else _plain)(model, name, read, shape, window, heads, random)
     split = (heads, batch, length, -1)
     logits = queries.reshape(split) @ keys.reshape(split).transpose(0, 1, 3, 2)
     logits *= np.float32(architecture.attention_scale)
+    slope = None
     if architecture.attention_softcap is not None:
         cap = np.float32(architecture.attention_softcap)
-        logits = cap * np.tanh(logits / cap)
+        bounded = np.tanh(logits / cap)
+        logits, slope = cap * bounded, 1 - bounded**2
     seen = visible(length, window)
     if architecture.position == "alibi":
         logits -= _slopes(architecture, layer, heads)[:, None, None, None] * _ago(length)
@@ -105,7 +111,7 @@ def sample(
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     std, ratio = sharpness(logits, weights, seen)
-    return Heads(queries, keys, weights[..., :length], std, ratio)
+    return Heads(queries, keys, weights[..., :length], slope, norms[0], norms[1], std, ratio)
 
 
 def sharpness(logits: Small, weights: Small, seen: NDArray[np.bool_]) -> tuple[Array, Array]:
@@ -157,22 +163,23 @@ def _plain(
     window: int | None,
     heads: int,
     random: np.random.Generator,
-) -> tuple[Small, Small]:
+) -> tuple[Small, Small, Small | None, Small | None]:
     architecture, factor = model.shape, root(read)
     turn = rotation(architecture, shape, window)
-    parts = []
+    parts, norms = [], []
     for part in ("query", "key"):
         x = drawn(model, f"{name}.{part}", factor, architecture.d_model, (heads, architecture.head_dim), random)
-        x = _qk_normed(model, f"{name}.{part}", x, read)
+        x, times = _qk_normed(model, f"{name}.{part}", x, read)
         parts.append(rotated(x, turn))
-    return parts[0], parts[1]
+        norms.append(times)
+    return parts[0], parts[1], norms[0], norms[1]
 
 
-def _qk_normed(model: Model, part: str, x: Small, read: Array) -> Small:
-    """Norm queries or keys: each head by its own size, or all of them by that of the full width, which is wide."""
+def _qk_normed(model: Model, part: str, x: Small, read: Array) -> tuple[Small, Small | None]:
+    """Norm queries or keys, and return by what: each head by its own size, or all by that of the full, wide vector."""
     shape, name = model.shape, f"{part}_norm"
     if shape.qk_norm == "none":
-        return x
+        return x, None
     gain = np.float32(math.sqrt(model.gain(name)))
     if shape.qk_norm == "full":
         square = np.diagonal(linear(model, part, read, shape.d_model)).astype(np.float32)[:, None]
@@ -180,7 +187,8 @@ def _qk_normed(model: Model, part: str, x: Small, read: Array) -> Small:
         if shape.norm == "layernorm":
             x = x - x.mean(axis=-1, keepdims=True)
         square = (x * x).mean(axis=-1, keepdims=True)
-    return gain * x / np.sqrt(square + np.float32(shape.eps))
+    times = gain / np.sqrt(square + np.float32(shape.eps))
+    return times * x, times
 
 
 def _mla(
@@ -191,28 +199,29 @@ def _mla(
     window: int | None,
     heads: int,
     random: np.random.Generator,
-) -> tuple[Small, Small]:
+) -> tuple[Small, Small, None, None]:
     """Queries and keys from latents; the part of a key that turns is one for all heads (arXiv 2405.04434, 2.1)."""
-    latent, architecture = model.shape.mla, model.shape
-    assert latent is not None
+    mla, architecture = model.shape.mla, model.shape
+    assert mla is not None
     source, inputs = read, architecture.d_model
-    if latent.query_rank:
+    if mla.query_rank:
         down = linear(model, f"{name}.query_down", read, architecture.d_model)
-        source, inputs = normed(model, f"{name}.query_norm", down).gram, latent.query_rank
+        source, inputs = normed(model, f"{name}.query_norm", down).gram, mla.query_rank
     turn = rotation(architecture, shape, window)
     queries = drawn(model, f"{name}.query", root(source), inputs, (heads, architecture.head_dim), random)
-    still, turning = queries[..., : latent.nope_dim], queries[..., latent.nope_dim :]
-    keys = drawn(
-        model, f"{name}.key", root(_latent(model, name, read)), latent.kv_rank, (heads, latent.nope_dim), random
-    )
-    shared = drawn(model, f"{name}.rotary_key", root(read), architecture.d_model, (heads, latent.rope_dim), random)
+    still, turning = queries[..., : mla.nope_dim], queries[..., mla.nope_dim :]
+    keys = drawn(model, f"{name}.key", root(latent(model, name, read)), mla.kv_rank, (heads, mla.nope_dim), random)
+    shared = drawn(model, f"{name}.rotary_key", root(read), architecture.d_model, (heads, mla.rope_dim), random)
     return (
         np.concatenate((still, rotated(turning, turn)), axis=-1),
         np.concatenate((keys, rotated(shared, turn)), axis=-1),
+        None,
+        None,
     )
 
 
-def _latent(model: Model, name: str, read: Array) -> Array:
+def latent(model: Model, name: str, read: Array) -> Array:
+    """Return the Gram of the latents that keys and values are made of, after their norm."""
     down = linear(model, f"{name}.latent_down", read, model.shape.d_model)
     return normed(model, f"{name}.latent_norm", down).gram
 

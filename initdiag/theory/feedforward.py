@@ -17,9 +17,24 @@ from initdiag.theory.planned import Model
 
 @dataclass(frozen=True)
 class Routed:
-    """What a sampled router gave: the weight of each expert for each token, (n, experts), 0 where it isn't chosen."""
+    """What a sampled router gave: the score of each expert for each token, and its weight, 0 where it isn't chosen:
+    both (n, experts)."""
 
+    moe: Experts
+    scores: Array
     weights: Array
+
+    def back(self, gradients: Array) -> Array:
+        """Return the gradient of the router's logits from that of the weights, both (n, experts)."""
+        chosen = self.weights > 0
+        by_score = np.where(chosen, gradients, 0.0) * self.moe.route_scale
+        if self.moe.normalized:
+            total = np.where(chosen, self.scores, 0.0).sum(axis=1, keepdims=True)
+            share = self.weights / self.moe.route_scale
+            by_score = np.where(chosen, (by_score - (share * by_score).sum(axis=1, keepdims=True)) / total, 0.0)
+        if self.moe.score == "sigmoid":
+            return by_score * self.scores * (1 - self.scores)
+        return self.scores * (by_score - (self.scores * by_score).sum(axis=1, keepdims=True))
 
 
 def fed(model: Model, layer: int, read: Array, random: np.random.Generator) -> Array:
@@ -40,7 +55,7 @@ def mlp(model: Model, name: str, read: Array, width: int) -> Array:
     return linear(model, f"{name}.out", hidden(model, name, read), width)
 
 
-def hidden(model: Model, name: str, read: Array) -> Array:
+def hidden(model: Model, name: str, read: Array, *, inner_norm: bool = True) -> Array:
     """Return E[h_i·h_j] of a hidden unit, (n, n), after its inner norm if there is one.
 
     A gated unit is φ(u)·w with independent Gaussians u and w, so that its moments are products.
@@ -54,11 +69,11 @@ def hidden(model: Model, name: str, read: Array) -> Array:
         if shape.gate_limit is None:
             mean = np.zeros(len(mean))
         else:
-            value = covariance(_clamped(shape.gate_limit), into)[0] + 1  # E[(w + 1)(w' + 1)] = E[w w'] + 1
+            value = covariance(clamped(shape.gate_limit), into)[0] + 1  # E[(w + 1)(w' + 1)] = E[w w'] + 1
         units = act * value
     else:
         units, mean = covariance(ACTIVATIONS[shape.activation], into)
-    return normed(model, f"{name}.inner_norm", units, mean).gram if shape.inner_norm else units
+    return normed(model, f"{name}.inner_norm", units, mean).gram if shape.inner_norm and inner_norm else units
 
 
 def chance(model: Model, layer: int, read: Array) -> float:
@@ -79,7 +94,7 @@ def chance(model: Model, layer: int, read: Array) -> float:
         return (kurtosis(ACTIVATIONS[shape.activation], into) - 1) / width
     gate = math.sqrt(square * model.weight(f"{name}.gate") + model.bias(f"{name}.gate"))
     limit = shape.gate_limit
-    value = 3.0 if limit is None else kurtosis(lambda w: _clamped(limit)(w) + 1, into)
+    value = 3.0 if limit is None else kurtosis(lambda w: clamped(limit)(w) + 1, into)
     return (kurtosis(gate_activation(model), gate) * value - 1) / width
 
 
@@ -89,7 +104,7 @@ def gate_activation(model: Model) -> Activation:
     return act if limit is None else lambda u: act(np.minimum(u, limit))
 
 
-def _clamped(limit: float) -> Activation:
+def clamped(limit: float) -> Activation:
     return lambda w: np.clip(w, -limit, limit)
 
 
@@ -107,7 +122,7 @@ def routed(model: Model, router: str, read: Array, random: np.random.Generator) 
     np.put_along_axis(kept, chosen, np.take_along_axis(scores, chosen, axis=1), axis=1)
     if moe.normalized:
         kept /= kept.sum(axis=1, keepdims=True)
-    return Routed(kept * moe.route_scale)
+    return Routed(moe, scores, kept * moe.route_scale)
 
 
 def _per_expert(model: Model, name: str, moe: Experts, random: np.random.Generator) -> Small:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from initdiag.measure import AttentionMeasure, Measurements, ResidualMeasure, Wiring
+from initdiag.measure import AttentionMeasure, GradientMeasure, Measurements, ResidualMeasure, Wiring
 from initdiag.measure.scaling import scaling_ratio
 from initdiag.measure.values import Branch, Read
 from initdiag.model.architecture import Architecture
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
 from initdiag.theory.activations import Array
+from initdiag.theory.backward import backward as gradients
 from initdiag.theory.blocks import Added, Block, block
 from initdiag.theory.grams import Stream, embedded, passed
 from initdiag.theory.head import logits, measures
@@ -38,8 +39,11 @@ class Prediction:
     sequences: int
 
 
-def predict(subject: Subject, batch: TokenBatch) -> Prediction:
+def predict(subject: Subject, batch: TokenBatch, *, backward: bool = False) -> Prediction:
     """Predict what a forward on a batch shows; no weights are drawn, and width costs nothing.
+
+    Args:
+        backward: the norms of gradients, too.
 
     Raises:
         UnpredictableError: a module without a known architecture, weights with a mean, or sequences too long.
@@ -48,7 +52,7 @@ def predict(subject: Subject, batch: TokenBatch) -> Prediction:
     ids = sequences(batch, model.shape)
     shape = (ids.shape[0], ids.shape[1])
     stream = embedded(model, ids)
-    first, width = stream, model.shape.d_model
+    first, width, streams = stream, model.shape.d_model, [stream]
     branches: list[Branch] = []
     chances: list[Chance] = []
     attention: list[AttentionMeasure] = []
@@ -60,9 +64,18 @@ def predict(subject: Subject, batch: TokenBatch) -> Prediction:
         attention.append(AttentionMeasure(f"blocks.{layer}.attention", layer, float(std.mean()), float(entropy.mean())))
         heads.append((_of_heads(std, model.shape), _of_heads(entropy, model.shape)))
         stream = at.end
+        if backward:
+            streams.append(stream)
     state = passed(model, "final_norm", stream) if model.shape.final_norm else stream
     flat = [[one for row in rows[: shape[0]] for one in row] for rows in (batch.inputs, batch.targets)]
-    loss, logit, positions = measures(model.shape.vocab_size, logits(model, state), *flat)
+    head = logits(model, state)
+    loss, logit, positions = measures(model.shape.vocab_size, head, *flat)
+    norms: GradientMeasure | None = None
+    if backward:
+        targets = np.array(batch.targets[: shape[0]], dtype=np.int64)
+        found = gradients(model, streams, ids, targets, head, batch.batch, heads_of(model, shape))
+        branches = [replace(at, gradient_norm=norm) for at, norm in zip(branches, found.branches, strict=True)]
+        norms = GradientMeasure(tuple(found.parameters.items()))
     stds = {entry.parameter.name: entry.distribution.std for entry in subject.plan.entries}
     values = Measurements(
         loss=loss,
@@ -72,14 +85,15 @@ def predict(subject: Subject, batch: TokenBatch) -> Prediction:
         attention=tuple(attention),
         parameters=(),
         wiring=_wiring(model, state),
+        gradients=norms,
         plan=subject.plan,
     )
     unscaled = [_stretch(subject.plan, at.projection or "") for at in branches]
     weight = model.weight("token_embedding") if model.shape.tied else 0.0
     foreign = 1 - min(weight * float((state.own**2).mean()) / max(rms(state.gram) ** 2, 1e-300), 1.0)
     embedding = unevenness(first.gram) / width
-    found = spreads(values, chances, embedding, unevenness(state.gram), heads, unscaled, width, foreign)
-    return Prediction(values, found, shape[0])
+    chance = spreads(values, chances, embedding, unevenness(state.gram), heads, unscaled, width, foreign)
+    return Prediction(values, chance, shape[0])
 
 
 def model_of(subject: Subject) -> Model:
@@ -119,14 +133,19 @@ def sequences(batch: TokenBatch, shape: Architecture) -> NDArray[np.int64]:
 
 def blocks(model: Model, stream: Stream, shape: tuple[int, int]) -> Iterator[Block]:
     """Walk through all blocks."""
-    cost = model.shape.n_layers * (shape[0] * shape[1]) ** 2
-    heads = max(1, min(MOST_HEADS, 2 * PAIRS // cost))
-    if model.shape.position == "alibi":  # every head has a slope of its own
-        heads = MOST_HEADS
+    heads = heads_of(model, shape)
     for layer in range(model.shape.n_layers):
         at = block(model, layer, stream, shape, heads)
         stream = at.end
         yield at
+
+
+def heads_of(model: Model, shape: tuple[int, int]) -> int:
+    """Return how many heads to sample in each layer."""
+    if model.shape.position == "alibi":  # every head has a slope of its own
+        return MOST_HEADS
+    cost = model.shape.n_layers * (shape[0] * shape[1]) ** 2
+    return max(1, min(MOST_HEADS, 2 * PAIRS // cost))
 
 
 def _branches(model: Model, layer: int, at: Block, shape: tuple[int, int]) -> Iterator[Branch]:

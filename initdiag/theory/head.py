@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from initdiag.measure import LogitMeasure, LossMeasure, PositionLogits
-from initdiag.theory.activations import Array
+from initdiag.theory.activations import Array, covariance, mean
 from initdiag.theory.grams import Stream
 from initdiag.theory.loss import critical_std, log_sum_exp
 from initdiag.theory.planned import Model
@@ -51,7 +51,7 @@ def measures(
     vocab_size: int, head: Head, inputs: Sequence[int], targets: Sequence[int]
 ) -> tuple[LossMeasure, LogitMeasure, tuple[PositionLogits, ...]]:
     """Return the expected measures of these logits on these tokens, both flat (n,)."""
-    at = _softmax(vocab_size, head)
+    at = softmax(vocab_size, head)
     same = np.array(inputs) == np.array(targets)
     positions = tuple(map(PositionLogits, at.std.tolist(), at.own.tolist(), same.tolist()))
     loss = LossMeasure(
@@ -69,16 +69,24 @@ def measures(
 
 
 @dataclass(frozen=True)
-class _Softmax:
-    """Of each position, (n,): std of the others' logits, the mean of its own, and of the softmax, in nats."""
+class Softmax:
+    """Of each position, (n,): std of the others' logits and the mean of the token's own; log-sum-exp and entropy in
+    nats; the share of the token itself in the softmax. slope, own_slope, tilted_slope: by how much the logit of a random
+    token, the token's own one, and one as the softmax weighs them follow what a softcap is put on; 1 without one.
+    pull: the mean of what the cap is put on, times that slope, as the softmax weighs the others."""
 
     std: Array
     own: Array
     log_sum_exp: Array
     entropy: Array
+    share: Array
+    slope: Array
+    own_slope: Array
+    tilted_slope: Array
+    pull: Array
 
 
-def _softmax(vocab_size: int, head: Head) -> _Softmax:
+def softmax(vocab_size: int, head: Head) -> Softmax:
     """Average over the own logit, a Gaussian itself, in closed form over the others, whose number is large.
 
     Of V Gaussians the softmax sees those up to √(2 ln V) stds: the others weigh V·E[exp(a); |a| < √(2 ln V)·s]. That
@@ -102,8 +110,42 @@ def _softmax(vocab_size: int, head: Head) -> _Softmax:
     share = 1 / (1 + np.exp(np.minimum(others[:, None] - owns, 700.0)))
     total = np.logaddexp(others[:, None], owns)
     entropy = np.maximum(total - (1 - share) * tilted[:, None] - share * owns, 0.0)
-    return _Softmax(std, owns @ _WEIGHTS, total @ _WEIGHTS, entropy @ _WEIGHTS)
+    slope = np.sqrt(_slope(head.std[:, None] * _NODES, cap) ** 2 @ _WEIGHTS)
+    own_slope = _slope(head.own[:, None] + head.own_std[:, None] * _NODES, cap) @ _WEIGHTS
+    slopes = weights * _slope(head.std[:, None] * seen, cap)
+    tilted_slope, pull = slopes.sum(axis=1) / sums, (slopes * seen).sum(axis=1) / sums * head.std
+    return Softmax(
+        std,
+        owns @ _WEIGHTS,
+        total @ _WEIGHTS,
+        entropy @ _WEIGHTS,
+        share @ _WEIGHTS,
+        slope,
+        own_slope,
+        tilted_slope,
+        pull,
+    )
+
+
+def met(head: Head, covariances: Array) -> Array:
+    """Return V·Σ_v q_iv·q_jv of two positions' softmaxes q over all others, each times the slope of a cap: (n, n).
+
+    E[e^(a + a')]/(E[e^a] E[e^a']), which is e^cov(a, a') of Gaussians; of capped ones a moment of e^a·slope.
+
+    Args:
+        covariances: (n, n), of what the cap is put on.
+    """
+    cap = head.softcap
+    if cap is None:
+        return np.exp(np.minimum(covariances, 700.0))
+    whole = covariance(lambda u: np.exp(_bounded(u, cap) - cap) * _slope(u, cap), covariances)[0]
+    each = np.array([mean(lambda u: np.exp(_bounded(u, cap) - cap), float(std)) for std in head.std])
+    return whole / np.outer(each, each)
 
 
 def _bounded(logits: Array, cap: float | None) -> Array:
     return logits if cap is None else cap * np.tanh(logits / cap)
+
+
+def _slope(logits: Array, cap: float | None) -> Array:
+    return np.ones_like(logits) if cap is None else 1 - np.tanh(logits / cap) ** 2

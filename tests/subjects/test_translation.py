@@ -192,6 +192,56 @@ def test_parameter_count_of_default_configs(cls: str) -> None:
     assert counted(found) == on_meta(made, config)
 
 
+# Fields of published config.json files in which they differ from their class, in the names of their time, and how many
+# parameters the Hub counts in their weights.
+PUBLISHED: tuple[tuple[str, int, Mapping[str, Any]], ...] = (
+    (
+        "Llama",  # meta-llama/Llama-3.1-8B
+        8_030_261_248,
+        {
+            **{"intermediate_size": 14336, "num_key_value_heads": 8, "vocab_size": 128256, "rope_theta": 500000.0},
+            "rope_scaling": {
+                **{"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_type": "llama3"},
+                "original_max_position_embeddings": 8192,
+            },
+        },
+    ),
+    (
+        "Qwen2",  # Qwen/Qwen2.5-0.5B
+        494_032_768,
+        {
+            **{"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_hidden_layers": 24},
+            **{"num_key_value_heads": 2, "tie_word_embeddings": True, "sliding_window": 32768},
+        },
+    ),
+    (
+        "Gemma",  # google/gemma-2b
+        2_506_172_416,
+        {
+            **{"hidden_act": "gelu", "hidden_activation": None, "hidden_size": 2048, "intermediate_size": 16384},
+            **{"num_attention_heads": 8, "num_hidden_layers": 18, "num_key_value_heads": 1},
+        },
+    ),
+    (
+        "GPTNeoX",  # EleutherAI/pythia-160m
+        162_322_944,
+        {
+            **{"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12, "num_hidden_layers": 12},
+            **{"vocab_size": 50304, "rotary_pct": 0.25, "rotary_emb_base": 10000},
+        },
+    ),
+)
+
+
+@pytest.mark.parametrize(("kind", "count", "fields"), PUBLISHED, ids=[kind for kind, *_ in PUBLISHED])
+def test_parameter_count_of_published_configs(kind: str, count: int, fields: Mapping[str, Any]) -> None:
+    with quiet():
+        config = getattr(transformers, f"{kind}Config").from_dict(dict(fields))
+    found = architecture_of(config.to_dict())
+    assert found is not None
+    assert counted(found) == count
+
+
 def test_what_is_not_known_is_none() -> None:
     with quiet():
         others = [getattr(transformers, f"{name}Config")().to_dict() for name in ("Bert", "T5", "Mamba", "GPTBigCode")]
