@@ -15,6 +15,8 @@ from initdiag.check import assert_healthy, check
 from initdiag.compare import compare
 from initdiag.errors import ConfigError, InitdiagError, PlanError, RunError, TokenError, UsageError
 from initdiag.plan import plan
+from initdiag.predict import predict
+from initdiag.vary import vary
 
 if TYPE_CHECKING:
     from initdiag.engines import Settings
@@ -35,6 +37,8 @@ __all__ = [
     "check",
     "compare",
     "plan",
+    "predict",
+    "vary",
 ]
 
 

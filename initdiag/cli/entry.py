@@ -10,6 +10,8 @@ from initdiag.cli.failure import Exit  # it imports little itself
 
 def main() -> None:
     """Run the program and exit with its code."""
+    # Theory's matrices are small: threads of OpenBLAS wait for each other, on a busy machine a hundred times longer
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from initdiag.cli.main import run
 

@@ -16,6 +16,7 @@ from initdiag.cli.explain import rule, scheme
 from initdiag.cli.failure import guarded
 from initdiag.cli.output import write
 from initdiag.cli.plan import plan
+from initdiag.cli.predict import predict
 from initdiag.versions import own_version
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app = typer.Typer(
 for command, summary in (
     (check, "Run a model once and judge it."),
     (compare, "Put init schemes side by side."),
+    (predict, "Predict by theory what check measures."),
     (plan, "List every parameter and its distribution."),
     (rule, "Explain a rule, or list all."),
     (scheme, "Explain an init scheme, or list all."),

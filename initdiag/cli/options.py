@@ -43,6 +43,7 @@ TrustRemoteCode = Annotated[
 Backward = Annotated[
     bool, typer.Option("--backward", help="Run one backward as well: gradient per branch, dead parameters.")
 ]
+PredictBackward = Annotated[bool, typer.Option("--backward", help="Predict one backward as well: gradient per branch.")]
 Bidirectional = Annotated[
     bool, typer.Option("--bidirectional", help="Positions of this module may see later ones, as in BERT.")
 ]
@@ -51,6 +52,15 @@ Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Override one value of the config, e.g. init.std=0.01. Repeatable."
+    ),
+]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vary",
+        metavar="KEY=A,B,C",
+        help="Predict with each of these values, and fit how the numbers grow: n_layers=6,12,24 or init.std=0.01,0.02. "
+        "With d_model, heads and d_ff go in proportion.",
     ),
 ]
 Text = Annotated[

@@ -13,11 +13,13 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "scheme_parameters": "of the scheme, by name: numbers, or the word of a choice",
         "scheme_demands": "sentences: what the scheme changed in the forward pass, or wants of a module's own",
         "seed": "of weights and tokens",
-        "engine": '"dense", or "weightless" where large parameters have no entries',
+        "engine": '"dense"; "weightless" where large parameters have no entries; "theory" where nothing ran, and all '
+        "numbers are predicted",
         "engine_reason": 'why, where it was chosen for you, else ""',
         "weightless": "parameters and entries that were done without, names of asymptotic ones, and what was made_real "
         "(parameter, why); null for a dense run",
         "dtype": "of the model",
+        "spreads": "standard deviations of the expected numbers over draws of weights; null without a prediction",
         "buffers": "how many buffers the model has",
         "verdict": '"pass", or "fail" where a finding is an error',
         "versions": "of initdiag, Python, torch; device, threads",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from initdiag.errors import Location, Option
 from initdiag.report.header import scheme_in_words
+from initdiag.report.predicted import ONLY_A_RUN
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
 from initdiag.rules import Finding, Severity
@@ -23,7 +24,8 @@ def render(report: Report, style: Style) -> str:
         lines.append(f"::notice title=initdiag::{left_out} more findings: see the JSON or table output")
     for run in report.runs:
         engine = f", engine {run.engine}" + (f" since {run.why}" if run.why else "")
-        lines.append(f"{run.subject.target}: {scheme_in_words(run)}, seed {run.seed}{engine}: {run.verdict}")
+        verdict = f"{run.verdict}, predicted; {ONLY_A_RUN}" if run.predicted else run.verdict
+        lines.append(f"{run.subject.target}: {scheme_in_words(run)}, seed {run.seed}{engine}: {verdict}")
     return style.text("\n".join(lines) + "\n")
 
 

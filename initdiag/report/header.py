@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from initdiag.report.facts import size
 from initdiag.report.numbers import abridged, counted, layers, settings
 from initdiag.report.report import Run
+from initdiag.report.scheme_words import plan_in_short
 from initdiag.rules import Severity
 from initdiag.subjects import InitHistory
 from initdiag.subjects.subject import without_layers
@@ -32,14 +33,26 @@ def header_lines(run: Run) -> tuple[str, ...]:
         size(run),
         *(line for line in (wiring(run), init_code_seen(run)) if line),
         f"tokens: {run.batch.describe()}",
-        f"engine: {run.engine}, {run.dtype}, {run.versions['device']}; torch {run.versions['torch']}, "
-        f"initdiag {run.versions['initdiag']}",
+        *engine_and_versions(run),
         *engine_lines(run),
     )
 
 
+def engine_and_versions(run: Run) -> tuple[str, ...]:
+    """Return what ran, on what; nothing of a prediction, which has its own lines."""
+    if run.predicted:
+        return ()
+    return (
+        f"engine: {run.engine}, {run.dtype}, {run.versions['device']}; torch {run.versions['torch']}, "
+        f"initdiag {run.versions['initdiag']}",
+    )
+
+
 def engine_lines(run: Run) -> tuple[str, ...]:
-    """Return why this engine was taken, where it was chosen, and what a weightless run did without."""
+    """Return why this engine was taken, where it was chosen, what a weightless run did without, and of a prediction
+    what it is made of."""
+    if run.predicted:
+        return theory_lines(run)
     lines = [f"chosen: {run.engine}, since {run.why}"] if run.why else []
     if (notes := run.notes) is not None:
         if not notes.parameters:
@@ -54,6 +67,16 @@ def engine_lines(run: Run) -> tuple[str, ...]:
             reasons.setdefault(why, []).append(name)
         lines += [f"made real, since {why}: {_of_layers(names)}" for why, names in reasons.items()]
     return tuple(lines)
+
+
+def theory_lines(run: Run) -> tuple[str, ...]:
+    """Return what a prediction is made of: the laws of the weights, and the tokens."""
+    read = run.expected.prediction.sequences if run.expected.prediction else run.batch.batch
+    part = f" of the first {counted(read, 'sequence')}" if read < run.batch.batch else ""
+    return (
+        f"weights: {'; '.join(plan_in_short(run.subject.plan))}; none is drawn",
+        f"engine: theory, the kernel recursion of the wide limit{part}; initdiag {run.versions['initdiag']}",
+    )
 
 
 def _of_layers(names: Sequence[str]) -> str:

@@ -13,12 +13,15 @@ from initdiag.subjects import Subject
 from initdiag.theory import Expectations
 from initdiag.tokens import TokenBatch
 
+THEORY = "theory"  # the engine of a run that was predicted
+
 
 @dataclass(frozen=True)
 class Run:
     """One model with one scheme and one seed: what was run, measured, expected and found.
 
     why: the reason for the engine, where it was chosen for the caller. notes: of a weightless run.
+    `measured` are predicted numbers where the engine is "theory".
     """
 
     subject: Subject
@@ -36,6 +39,11 @@ class Run:
     @property
     def scheme(self) -> str:
         return self.subject.plan.scheme
+
+    @property
+    def predicted(self) -> bool:
+        """Whether nothing ran: the numbers are those of the theory."""
+        return self.engine == THEORY
 
     @property
     def verdict(self) -> str:
@@ -56,7 +64,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class Report:
-    """What `initdiag.check` and `initdiag.compare` return, and every renderer renders.
+    """What `initdiag.check`, `initdiag.compare` and `initdiag.predict` return, and every renderer renders.
 
     A comparison has a pick; a check of one target has a single run. `command` repeats it.
     """

@@ -8,6 +8,7 @@ from initdiag.report.facts import fact_cells
 from initdiag.report.header import found, header_lines
 from initdiag.report.layout import SEVERITY_COLORS, Column, colored, paragraph, table
 from initdiag.report.numbers import bar
+from initdiag.report.predicted import COLUMNS, ONLY_A_RUN, predicted_branches, predicted_cells
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
 from initdiag.report.weights import weight_columns, weight_notes, weight_rows
@@ -36,6 +37,8 @@ def header(run: Run, style: Style) -> str:
 
 
 def _numbers(run: Run, style: Style) -> str:
+    if run.predicted:
+        return table(COLUMNS, predicted_cells(run), style)
     columns = (Column("", number=False), Column("measured"), Column("expected"), Column("unit", False, 1))
     return table(columns, fact_cells(run), style)
 
@@ -44,7 +47,7 @@ def _branches(run: Run, style: Style) -> str:
     branches = run.measured.residual.branches
     if not branches:
         return ""  # the header says what was tried
-    body = branch_table(run)
+    body = predicted_branches(run) if run.predicted else branch_table(run)
     largest = max(branch.stream_variance for branch in branches)
     bars = [bar(branch.stream_variance, largest, BAR, style.ascii) for branch in branches]
     rows = [(*cells, drawn) for cells, drawn in zip(body.rows, bars, strict=True)]
@@ -68,5 +71,6 @@ def finding(one: Finding, style: Style) -> str:
 
 
 def verdict(run: Run, style: Style) -> str:
-    """Write the verdict and what it rests on."""
-    return f"verdict: {colored(run.verdict.upper(), SEVERITY_COLORS[run.verdict], style)} ({found(run)})"
+    """Write the verdict and what it rests on; of a prediction, also what it can't."""
+    said = f"verdict: {colored(run.verdict.upper(), SEVERITY_COLORS[run.verdict], style)} ({found(run)})"
+    return f"{said}, predicted\n{paragraph(ONLY_A_RUN, style)}" if run.predicted else said

@@ -34,7 +34,7 @@ def _first(evidence: Evidence) -> tuple[str, str] | None:
             return branch.name, f"the variance of branch {branch.index}, {branch.name}, is {branch.branch_variance}"
         if not math.isfinite(branch.stream_variance):
             return branch.name, f"the stream's variance after {branch.name} is {branch.stream_variance}"
-    if not math.isfinite(measured.logits.max_abs):
+    if not math.isfinite(measured.logits.max_abs) and not evidence.predicted:
         return "logits", f"the largest |logit| is {measured.logits.max_abs}"
     if not math.isfinite(measured.loss.value):
         return "loss", f"the loss is {measured.loss.value}"

@@ -25,6 +25,12 @@ class Evidence:
     expected: Expectations
     gate: Gate
 
+    @property
+    def predicted(self) -> bool:
+        """Whether `measured` are the numbers of the theory: what needs weights is nan or empty, and no fault."""
+        prediction = self.expected.prediction
+        return prediction is not None and prediction.values is self.measured
+
 
 @dataclass(frozen=True)
 class Trouble:

@@ -112,10 +112,9 @@ def _of_head(
     at = softmax(vocab_size, head)
     square = np.diagonal(state.gram)
     size = np.sqrt(square)
-    common = np.exp(np.minimum(state.gram / np.outer(size, size) * np.outer(at.std, at.std), math.log(vocab_size)))
-    alike, meets, wanted = (
-        one[:, None] == other[None, :] for one, other in ((ids, ids), (ids, targets), (targets,) * 2)
-    )
+    common = np.minimum(met(head, state.gram / np.outer(size, size) * np.outer(head.std, head.std)), vocab_size)
+    alike, meets = ids[:, None] == ids[None, :], ids[:, None] == targets[None, :]
+    wanted = targets[:, None] == targets[None, :]
     share, rest = at.share * at.own_slope, 1 - at.share
     target = np.where(ids == targets, at.own_slope, at.slope)
     tilted = rest * at.tilted_slope

@@ -71,9 +71,9 @@ def measures(
 @dataclass(frozen=True)
 class Softmax:
     """Of each position, (n,): std of the others' logits and the mean of the token's own; log-sum-exp and entropy in
-    nats; the share of the token itself in the softmax. slope, own_slope, tilted_slope: by how much the logit of a random
-    token, the token's own one, and one as the softmax weighs them follow what a softcap is put on; 1 without one.
-    pull: the mean of what the cap is put on, times that slope, as the softmax weighs the others."""
+    nats; the share of the token itself in the softmax. slope, own_slope, tilted_slope: by how much the logit of a
+    random token, the token's own one, and one as the softmax weighs them follow what a softcap is put on; 1 without
+    one. pull: the mean of what the cap is put on, times that slope, as the softmax weighs the others."""
 
     std: Array
     own: Array
@@ -94,6 +94,8 @@ def softmax(vocab_size: int, head: Head) -> Softmax:
     """
     cap, reach = head.softcap, critical_std(vocab_size)
     seen = np.linspace(-reach, reach, 401)
+    normal = np.exp(-(seen**2) / 2)
+    normal /= normal.sum()
     values = _bounded(head.std[:, None] * seen, cap)
     exponents = values - seen**2 / 2
     peak = exponents.max(axis=1)
@@ -104,13 +106,12 @@ def softmax(vocab_size: int, head: Head) -> Softmax:
         others, std = np.array([log_sum_exp(vocab_size, one, -math.inf) for one in head.std.tolist()]), head.std
     else:
         others = np.log((vocab_size - 1) * sums * (seen[1] - seen[0]) / math.sqrt(2 * math.pi)) + peak
-        around = _bounded(head.std[:, None] * _NODES, cap)
-        std = np.sqrt(around**2 @ _WEIGHTS)
+        std = np.sqrt(values**2 @ normal)
     owns = _bounded(head.own[:, None] + head.own_std[:, None] * _NODES, cap)
     share = 1 / (1 + np.exp(np.minimum(others[:, None] - owns, 700.0)))
     total = np.logaddexp(others[:, None], owns)
     entropy = np.maximum(total - (1 - share) * tilted[:, None] - share * owns, 0.0)
-    slope = np.sqrt(_slope(head.std[:, None] * _NODES, cap) ** 2 @ _WEIGHTS)
+    slope = np.sqrt(_slope(head.std[:, None] * seen, cap) ** 2 @ normal)
     own_slope = _slope(head.own[:, None] + head.own_std[:, None] * _NODES, cap) @ _WEIGHTS
     slopes = weights * _slope(head.std[:, None] * seen, cap)
     tilted_slope, pull = slopes.sum(axis=1) / sums, (slopes * seen).sum(axis=1) / sums * head.std
