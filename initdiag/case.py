@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Case:
-    """A subject, the settings it is judged by, and the tokens that it will read."""
+    """A subject, the settings it is judged by, the tokens that it will read, and the model that it should be, where
+    somebody says so."""
 
     file: ConfigFile
     subject: Subject
     batch: TokenBatch
+    promised: Subject | None = None
 
     @property
     def tokens(self) -> int:
@@ -48,6 +50,11 @@ def case_of(target: Any, request: Request, progress: Progress | None = None) -> 
     from initdiag import subjects
 
     if not subjects.is_module_target(target):
+        if request.expect is not None:
+            raise UsageError(
+                f"--expect {request.expect}: only for modules and Hugging Face configs; {name_of(target)} is a config "
+                "that says itself what to expect"
+            )
         return prepare(configure(target, request))
     return module_case(load_module(target, request, progress), request)
 
@@ -142,6 +149,9 @@ def module_case(subject: Subject, request: Request, *, drop_options: bool = Fals
     """The case of a module: its settings are those of a config without a model, and a scheme plans by role."""
     from initdiag import config
 
+    promised = promise(subject, request)
+    if promised:  # --set of the model is about what is expected
+        request = replace(request, overrides=[one for one in request.overrides if not _of_expected(one)])
     given = [one for one in request.overrides if re.match(r"\s*init\s*(=|\.(?!\s*seed\s*=))", one)]
     if request.scheme is None and given:
         raise UsageError(f"--set {given[0]}: {subject.name} draws its own weights; give a --scheme to draw them anew")
@@ -149,8 +159,33 @@ def module_case(subject: Subject, request: Request, *, drop_options: bool = Fals
         subject.name, subject.target, subject.vocab_size, subject.declared.context, request.overrides, request.scheme
     )
     file = _worded(file, request, drop_options)
-    case = _read(file, subject)
+    case = replace(_read(file, subject), promised=promised)
     return replace(case, subject=planned(case, request.run_settings)) if request.scheme is not None else case
+
+
+def promise(subject: Subject, request: Request) -> Subject | None:
+    """Return the config that --expect names as a subject; --set model.… and init.… are about it.
+
+    Raises:
+        ConfigError, PlanError: it is wrong. UsageError: its vocabulary is another than the module's.
+    """
+    if request.expect is None:
+        return None
+    from initdiag import subjects
+
+    overrides = [one for one in request.overrides if _of_expected(one)]
+    expected = subjects.load(configure(os.fspath(request.expect), Request(overrides=overrides)))
+    if subject.vocab_size and subject.vocab_size != expected.vocab_size:
+        raise UsageError(
+            f"--expect {request.expect}: its vocabulary is {expected.vocab_size:,}, that of {subject.name} "
+            f"{subject.vocab_size:,}; add --set model.vocab_size={subject.vocab_size}"
+        )
+    return expected
+
+
+def _of_expected(override: str) -> bool:
+    """Whether a --set is about a model or its init, and not about tokens, the gate, or the seed."""
+    return re.match(r"\s*(model|init)\s*(=|\.(?!\s*seed\s*=))", override) is not None
 
 
 @contextmanager
@@ -257,7 +292,7 @@ def diagnose(
     else:
         measured, weights = dense.run(subject, case.batch, seed, settings, observed, reuse)
     subject = replace(subject, plan=measured.plan)
-    expected = theory.expect(subject, case.batch, measured)
+    expected = theory.expect(subject, case.batch, measured, case.promised)
     findings = rules.judge(subject, measured, expected, case.file.config.gate)
     run = Run(
         subject=subject,

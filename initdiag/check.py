@@ -29,6 +29,7 @@ def check(
     causal: bool | None = None,
     trust_remote_code: bool = False,
     backward: bool = False,
+    expect: Path | None = None,
     command: str = "",
     progress: Progress | None = None,
 ) -> Report:
@@ -48,6 +49,7 @@ def check(
         causal: False for a model whose positions may see later ones.
         trust_remote_code: let a Hugging Face config run the code that comes with it.
         backward: run a backward as well.
+        expect: for a module, a config of the model that it should be; overrides of model and init are then about that.
         command, progress: for the report and for a person who waits.
 
     Returns:
@@ -74,6 +76,7 @@ def check(
         causal=causal,
         trust_remote_code=trust_remote_code,
         backward=backward,
+        expect=expect,
     )
     cases = [case_of(target, request, progress) for target in targets]
     runs = []

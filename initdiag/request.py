@@ -46,6 +46,7 @@ class Request:
     causal: bool | None = None
     trust_remote_code: bool = False
     backward: bool = False
+    expect: Path | None = None
 
     def __post_init__(self) -> None:
         from initdiag.engines import Settings
@@ -70,6 +71,7 @@ class Request:
         require_type("causal", self.causal, (bool, NoneType), "True or False")
         require_type("trust_remote_code", self.trust_remote_code, (bool,), "True or False")
         require_type("backward", self.backward, (bool,), "True or False")
+        require_type("expect", self.expect, (str, os.PathLike, NoneType), "a config file or a shipped config")
 
     @property
     def of_the_model(self) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ def check(
     vocab_size: options.VocabSize = None,
     trust_remote_code: options.TrustRemoteCode = False,
     backward: options.Backward = False,
+    expect: options.Expect = None,
     bidirectional: options.Bidirectional = False,
     device: options.Device = "auto",
     dtype: options.Dtype = "float32",
@@ -66,6 +67,7 @@ def check(
             causal=False if bidirectional else None,
             trust_remote_code=trust_remote_code,
             backward=backward,
+            expect=expect,
             command=command_line(),
             progress=progress,
         )

@@ -44,6 +44,14 @@ Backward = Annotated[
     bool, typer.Option("--backward", help="Run one backward as well: gradient per branch, dead parameters.")
 ]
 PredictBackward = Annotated[bool, typer.Option("--backward", help="Predict one backward as well: gradient per branch.")]
+Expect = Annotated[
+    str | None,
+    typer.Option(
+        "--expect",
+        metavar="CONFIG",
+        help="The model that a module should be: a YAML config or a shipped one; --set of model and init is about it.",
+    ),
+]
 Bidirectional = Annotated[
     bool, typer.Option("--bidirectional", help="Positions of this module may see later ones, as in BERT.")
 ]

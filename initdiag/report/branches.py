@@ -28,12 +28,12 @@ def branch_table(run: Run) -> BranchTable:
     What a branch reads (RMS), what its tokens differ in and its attention's entropy are shown where the width allows
     it; its gradient, which was asked for, always.
     """
-    expected, sharp = run.expected.branch_variances, entropies(run)
+    expected, sharp = run.expected.branches, entropies(run)
     cells: list[tuple[Column, Callable[[Branch], str]]] = [
         (Column("#", optional=2), lambda branch: str(branch.index)),
         (Column("branch", number=False), label),
         (Column("variance"), lambda branch: number(branch.branch_variance)),
-        (Column("expected", optional=3), lambda branch: _some(expected.get(branch.projection or ""))),
+        (Column("expected", optional=3), lambda branch: _some(_variance(expected.get(branch.index)))),
         (Column("stream"), lambda branch: number(branch.stream_variance)),
         (Column("ratio", optional=1), lambda branch: number(branch.ratio, 3)),
         (Column("reads", optional=7), lambda branch: _some(branch.reads[0].rms if branch.reads else None, 3)),
@@ -90,6 +90,10 @@ def _by_name(branch: Branch, left: Sequence[AttentionMeasure]) -> AttentionMeasu
 def _by_layer(branch: Branch, left: Sequence[AttentionMeasure]) -> AttentionMeasure | None:
     same = [one for one in left if branch.layer is not None and one.layer == branch.layer]
     return same[0] if len(same) == 1 else None
+
+
+def _variance(branch: Branch | None) -> float | None:
+    return branch.branch_variance if branch else None
 
 
 def _some(value: float | None, digits: int = 4) -> str:

@@ -18,21 +18,20 @@ def residual(run: Run) -> dict[str, Any]:
         "branch_variance_sum": measured.branch_variance_sum,
         "scaling_ratio": measured.scaling_ratio,
         "expected_scaling_ratio": run.expected.scaling_ratio,
-        "branches": [
-            _branch(branch, run.expected.branch_variances.get(branch.projection or "")) for branch in measured.branches
-        ],
+        "branches": [_branch(branch, run.expected.branches.get(branch.index)) for branch in measured.branches],
     }
 
 
-def _branch(branch: Branch, expected: float | None) -> dict[str, Any]:
+def _branch(branch: Branch, expected: Branch | None) -> dict[str, Any]:
     return {
         "index": branch.index,
         "name": branch.name,
         "layer": branch.layer,
         "kind": branch.kind,
         "branch_variance": branch.branch_variance,
-        "expected_branch_variance": expected,
+        "expected_branch_variance": expected.branch_variance if expected else None,
         "stream_variance": branch.stream_variance,
+        "expected_stream_variance": expected.stream_variance if expected else None,
         "ratio": branch.ratio,
         "module": branch.module,
         "source": branch.source,
@@ -46,6 +45,7 @@ def _branch(branch: Branch, expected: float | None) -> dict[str, Any]:
         "normed": branch.normed,
         "reads": [_read(read) for read in branch.reads],
         "gradient_norm": branch.gradient_norm,
+        "expected_gradient_norm": expected.gradient_norm if expected else None,
     }
 
 

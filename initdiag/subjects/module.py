@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from initdiag.errors import RunError, UsageError, require_type
+from initdiag.model import Architecture
 from initdiag.subjects.declared import VOCABULARY, declared_by, read, text_part
 from initdiag.subjects.subject import Declared, Subject
+from initdiag.subjects.translation import architecture_of
 
 _CONFIGS = "config cfg conf args hparams params model_args model_config".split()
 _POSITIONAL = re.compile(r"(^|[._])(w?pe|pos\w*|\w*position\w*|segment\w*|token_?type\w*)([._]|$)", re.IGNORECASE)
@@ -64,7 +66,26 @@ def from_module(
         causal=causal,
         target=target or name,
         declared=replace(declared, causal=causal),
+        likeness=likeness_of(module),
     )
+
+
+def likeness_of(module: nn.Module) -> Architecture | None:
+    """Return the architecture that a class of transformers, or one made of it, computes by its config; None where it
+    isn't one, or of a family that isn't known."""
+    if not any(kind.__module__.startswith("transformers.models.") for kind in type(module).__mro__):
+        return None
+    config: Any = getattr(module, "config", None)
+    if not hasattr(config, "to_dict"):
+        return None
+    text = text_part(config)
+    fields = text.to_dict() if text is config else {**text.to_dict(), "tie_word_embeddings": _tied(config)}
+    return architecture_of(fields)
+
+
+def _tied(config: Any) -> Any:
+    """Whether a composite config ties: that is said by the whole, not by its text part."""
+    return getattr(config, "tie_word_embeddings", None)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

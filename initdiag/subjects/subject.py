@@ -73,6 +73,7 @@ class Subject:
         isn't known, and why.
     options: what is typed after the target for this very model, such as "--set model.n_layers=4".
     plan: what the parameters are drawn from; of a module, roles are known when it has run once.
+    likeness: of a module, the architecture of the reference Transformer that computes the same, where it is known.
     demands: what the scheme changed in the forward pass; of a module, what it asks of it besides the weights.
     """
 
@@ -87,6 +88,7 @@ class Subject:
     plan: InitPlan = UNPLANNED
     demands: tuple[str, ...] = ()
     architecture: Architecture | None = None
+    likeness: Architecture | None = None
     declared: Declared = Declared()
     history: InitHistory = NOT_WATCHED
     owned: bool = False

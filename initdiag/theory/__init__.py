@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from initdiag.tokens import TokenBatch
 
 
-def predict(subject: Subject, batch: TokenBatch) -> Prediction:
+def predict(subject: Subject, batch: TokenBatch, *, backward: bool = False) -> Prediction:
     """See initdiag.theory.forward."""
     from initdiag.theory.forward import predict as found
 
-    return found(subject, batch)
+    return found(subject, batch, backward=backward)
 
 
 __all__ = ["Expectations", "UnpredictableError", "expect", "log_sum_exp", "predict"]

@@ -19,7 +19,7 @@ from initdiag.theory.activations import Array
 from initdiag.theory.attention_gradient import attention_gradient
 from initdiag.theory.blocks import Added, block
 from initdiag.theory.grams import Stream, embedded, normed, passed
-from initdiag.theory.head import Head, softmax
+from initdiag.theory.head import Head, met, softmax
 from initdiag.theory.mlp_gradient import fed_gradient
 from initdiag.theory.planned import Model
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from initdiag.measure import Measurements, mean, total
+from initdiag.measure import Branch, Measurements, mean, total
 from initdiag.schemes import Constant, InitPlan, Role
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 from initdiag.subjects import Subject
+from initdiag.subjects.translated_plan import plan_of
 from initdiag.theory.loss import expected_loss, sampling_allowance
 from initdiag.theory.planned import UnpredictableError
 from initdiag.tokens import TokenBatch
@@ -26,9 +27,9 @@ class Expectations:
     away from it.
 
     prediction: of every number of the forward, from the plan alone; None where there is none, and `unpredicted` says
-    why. logit_std: predicted, or of a module σ_head·√d_model times what the head was seen to read; None where no norm
-    makes it so. scaling_ratio: what the plan promises: Σ over branches of (std / unscaled std)²; None where nobody
-    promised anything, or all branches are 0.
+    why. promised: the model that it should be, where somebody said so. logit_std: predicted, or of a module
+    σ_head·√d_model times what the head was seen to read; None where no norm makes it so. scaling_ratio: what the plan
+    promises: Σ over branches of (std / unscaled std)²; None where nobody promised anything, or all branches are 0.
     """
 
     loss: float
@@ -38,20 +39,23 @@ class Expectations:
     scaling_ratio: float | None
     prediction: Prediction | None = None
     unpredicted: str = ""
+    promised: Subject | None = None
 
     @property
-    def branch_variances(self) -> dict[str, float]:
-        """Predicted branch variances, by residual projection."""
-        branches = self.prediction.values.residual.branches if self.prediction else ()
-        return {at.projection: at.branch_variance for at in branches if at.projection}
+    def branches(self) -> dict[int, Branch]:
+        """Predicted branches, by their index."""
+        return {at.index: at for at in self.prediction.values.residual.branches} if self.prediction else {}
 
 
-def expect(subject: Subject, batch: TokenBatch, measured: Measurements) -> Expectations:
+def expect(
+    subject: Subject, batch: TokenBatch, measured: Measurements, promised: Subject | None = None
+) -> Expectations:
     """Predict the numbers of a run.
 
     Args:
-        measured: the loss is expected from the logits of every position; and of a module that has no architecture, the
-            logits from what its head was seen to read. Nothing else of it is looked at.
+        measured: the loss is expected from the logits of every position; of a module without an architecture, the
+            logits from what its head was seen to read; of one that is like one of ours, its plan from its weights.
+        promised: the model that it should be, where somebody says so.
     """
     from initdiag.theory.forward import predict  # numpy, which not every command needs
 
@@ -62,9 +66,11 @@ def expect(subject: Subject, batch: TokenBatch, measured: Measurements) -> Expec
     )
     prediction, unpredicted = None, ""
     try:
-        prediction = predict(subject, batch)
+        model = promised or _like(subject, measured)
+        prediction = predict(model, batch, backward=measured.gradients is not None)
+        _require_branches(prediction.values, measured)
     except UnpredictableError as error:
-        unpredicted = str(error)
+        prediction, unpredicted = None, str(error)
     return Expectations(
         loss=expected_loss(vocab_size, positions),
         uniform_targets=expected_loss(vocab_size, positions, uniform_targets=True),
@@ -73,7 +79,33 @@ def expect(subject: Subject, batch: TokenBatch, measured: Measurements) -> Expec
         scaling_ratio=promised_scaling(subject.plan) if subject.drawn_by_us else None,
         prediction=prediction,
         unpredicted=unpredicted,
+        promised=promised,
     )
+
+
+def _like(subject: Subject, measured: Measurements) -> Subject:
+    """Return the reference Transformer that a module is like, with its own plan."""
+    if subject.likeness is None:
+        return subject
+    moments = {one.name: (one.mean, one.std) for one in measured.parameters}
+    plan = plan_of(subject.likeness, measured.plan, moments)
+    if plan is None:
+        raise UnpredictableError(
+            f"the parameters of {subject.name} aren't those that its config promises: nothing is expected of it"
+        )
+    return replace(subject, architecture=subject.likeness, plan=plan)
+
+
+def _require_branches(predicted: Measurements, measured: Measurements) -> None:
+    """Check that the branches that were measured are those that were predicted."""
+    expected = [at.kind for at in predicted.residual.branches]
+    found = [at.kind for at in measured.residual.branches]
+    if found != expected:
+        first = next((k for k, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
+        where = f"; branch {first + 1} is of kind {found[first]}, not {expected[first]}" if first is not None else ""
+        raise UnpredictableError(
+            f"{len(found)} branches were found where {len(expected)} are expected{where}: nothing is expected of them"
+        )
 
 
 def read_logit_std(subject: Subject, measured: Measurements) -> float | None:
