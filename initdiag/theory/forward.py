@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from initdiag.measure import AttentionMeasure, GradientMeasure, Measurements, ResidualMeasure, Wiring
 from initdiag.measure.scaling import scaling_ratio
 from initdiag.measure.values import Branch, Read
-from initdiag.model.architecture import Architecture
+from initdiag.model.architecture import Architecture, of_branch
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
 from initdiag.theory.activations import Array
@@ -76,12 +76,15 @@ def predict(subject: Subject, batch: TokenBatch, *, backward: bool = False) -> P
         found = gradients(model, streams, ids, targets, head, batch.batch, heads_of(model, shape))
         branches = [replace(at, gradient_norm=norm) for at, norm in zip(branches, found.branches, strict=True)]
         norms = GradientMeasure(tuple(found.parameters.items()))
+    embedding_variance = (
+        first.variance * of_branch(model.shape.stream_multiplier, 1) ** 2
+    )  # as the branch is added to it
     stds = {entry.parameter.name: entry.distribution.std for entry in subject.plan.entries}
     values = Measurements(
         loss=loss,
         logits=logit,
         positions=positions,
-        residual=ResidualMeasure(first.variance, tuple(branches), scaling_ratio(branches, stds, subject.plan)),
+        residual=ResidualMeasure(embedding_variance, tuple(branches), scaling_ratio(branches, stds, subject.plan)),
         attention=tuple(attention),
         parameters=(),
         wiring=_wiring(model, state),

@@ -18,6 +18,10 @@ from initdiag.theory.planned import Model
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 
+# ... and a fine grid with the weights of N(0, 1), for what a cap bends
+_ALL = np.linspace(-8, 8, 401)
+_NORMAL = np.exp(-(_ALL**2) / 2) / np.exp(-(_ALL**2) / 2).sum()
+
 
 @dataclass(frozen=True)
 class Head:
@@ -94,8 +98,6 @@ def softmax(vocab_size: int, head: Head) -> Softmax:
     """
     cap, reach = head.softcap, critical_std(vocab_size)
     seen = np.linspace(-reach, reach, 401)
-    normal = np.exp(-(seen**2) / 2)
-    normal /= normal.sum()
     values = _bounded(head.std[:, None] * seen, cap)
     exponents = values - seen**2 / 2
     peak = exponents.max(axis=1)
@@ -106,12 +108,12 @@ def softmax(vocab_size: int, head: Head) -> Softmax:
         others, std = np.array([log_sum_exp(vocab_size, one, -math.inf) for one in head.std.tolist()]), head.std
     else:
         others = np.log((vocab_size - 1) * sums * (seen[1] - seen[0]) / math.sqrt(2 * math.pi)) + peak
-        std = np.sqrt(values**2 @ normal)
+        std = np.sqrt(_bounded(head.std[:, None] * _ALL, cap) ** 2 @ _NORMAL)
     owns = _bounded(head.own[:, None] + head.own_std[:, None] * _NODES, cap)
     share = 1 / (1 + np.exp(np.minimum(others[:, None] - owns, 700.0)))
     total = np.logaddexp(others[:, None], owns)
     entropy = np.maximum(total - (1 - share) * tilted[:, None] - share * owns, 0.0)
-    slope = np.sqrt(_slope(head.std[:, None] * seen, cap) ** 2 @ normal)
+    slope = np.sqrt(_slope(head.std[:, None] * _ALL, cap) ** 2 @ _NORMAL)
     own_slope = _slope(head.own[:, None] + head.own_std[:, None] * _NODES, cap) @ _WEIGHTS
     slopes = weights * _slope(head.std[:, None] * seen, cap)
     tilted_slope, pull = slopes.sum(axis=1) / sums, (slopes * seen).sum(axis=1) / sums * head.std

@@ -15,20 +15,35 @@ from initdiag.measure.observe import observe
 from initdiag.model.feedforward import hidden
 from initdiag.schemes import Constant, Normal
 from initdiag.subjects import Subject
-from initdiag.theory import expect
-from initdiag.theory.expect import logit_std, mlp_branch_variances, promised_scaling
-from initdiag.theory.gaussian import ACTIVATIONS
+from initdiag.theory import UnpredictableError, expect, predict
+from initdiag.theory.activations import ACTIVATIONS
+from initdiag.theory.expect import promised_scaling
 from tests.sampling import SIGMAS, assert_near
 from tests.small_models import WIRINGS, subject, tokens
 
 GPT2: dict[str, Any] = {
     "vocab_size": 50257,
-    "context": 1024,
+    "context": 64,
     "d_model": 768,
     "n_layers": 12,
     "n_heads": 12,
     "activation": "gelu_tanh",
+    "eps": 1e-12,
 }
+
+
+def predicted(of: Subject) -> Measurements:
+    return predict(of, tokens(of, 2, seed=0)).values
+
+
+def mlp_branch_variances(of: Subject) -> dict[str, float]:
+    found = predicted(of).residual.branches
+    return {at.projection or "": at.branch_variance for at in found if at.kind == "mlp"}
+
+
+def logit_std(of: Subject) -> float:
+    stds = [at.std for at in predicted(of).positions]
+    return math.fsum(stds) / len(stds)
 
 
 def measured(of: Subject, seed: int) -> Measurements:
@@ -57,16 +72,18 @@ def test_gated_mlp_branches() -> None:
 def test_biases_of_default_are_part_of_the_branch() -> None:
     # fan_in 32: u ~ 32/(3·32) + 1/(3·32) = 33/96 of variance; relu halves it; out: 128/(3·128)·33/192 + 1/(3·128)
     found = mlp_branch_variances(subject("default", activation="relu"))
-    assert list(found.values()) == pytest.approx([33 / 192 / 3 + 1 / 384] * 3, rel=1e-9)
+    assert list(found.values()) == pytest.approx([33 / 192 / 3 + 1 / 384] * 3, rel=1e-4)  # eps
 
 
 def test_logit_std_by_hand() -> None:
     assert logit_std(subject("scaled", **GPT2)) == pytest.approx(0.5543, abs=5e-5)
-    assert logit_std(subject("gpt2", std=0.1)) == pytest.approx(0.1 * math.sqrt(32))
-    assert logit_std(subject("default")) == pytest.approx(math.sqrt(32))  # N(1), tied
-    assert logit_std(subject("default", tied=False)) == pytest.approx(1 / math.sqrt(3))  # U(1/√d): 0.577
-    assert logit_std(subject("default", tied=False, placement="post")) == pytest.approx(1 / math.sqrt(3))
-    assert logit_std(subject("gpt2", final_norm=False)) is None  # no norm makes the state unit
+    assert logit_std(subject("gpt2", std=0.1)) == pytest.approx(0.1 * math.sqrt(32), rel=1e-3)  # eps
+    assert logit_std(subject("default")) == pytest.approx(math.sqrt(32), rel=1e-4)  # N(1), tied
+    assert logit_std(subject("default", tied=False)) == pytest.approx(1 / math.sqrt(3), rel=1e-4)  # U(1/√d): 0.577
+    assert logit_std(subject("default", tied=False, placement="post")) == pytest.approx(1 / math.sqrt(3), rel=1e-4)
+    bare = subject("gpt2", final_norm=False, tied=False)  # no norm makes the state unit
+    stream = predicted(bare).residual.branches[-1].stream_variance
+    assert logit_std(bare) == pytest.approx(0.02 * math.sqrt(32 * stream), rel=0.05)  # each position has its own
 
 
 @pytest.mark.parametrize(
@@ -90,9 +107,13 @@ def test_expectations_hold_together() -> None:
     found = measured(of, 0)
     expected = expect(of, batch, found)
     assert expected.scaling_ratio == pytest.approx(1.0)
-    eps, final = of.architecture.eps, found.residual.branches[-1].stream_variance
-    assert expected.logit_std == pytest.approx(logit_std(of) * math.sqrt(final / (final + eps)))
-    assert set(expected.branch_variances) == set(mlp_branch_variances(of))
+    assert expected.prediction is not None
+    values = expected.prediction.values
+    assert expected.logit_std == values.logits.std
+    assert list(expected.branches) == [at.index for at in found.residual.branches]
+    assert [at.name for at in expected.branches.values()] == [at.name for at in found.residual.branches]
+    assert [at.projection for at in expected.branches.values()] == [at.projection for at in found.residual.branches]
+    assert [at.name for at in values.attention] == [at.name for at in found.attention]
     assert expected.allowance > 0
 
 
@@ -105,7 +126,7 @@ MEDIUM = {"vocab_size": 400, "context": 64, "d_model": 128, "n_layers": 2, "n_he
 def kurtosis_after(activation: str, std: float) -> float:
     """E[φ(u)⁴] / E[φ(u)²]², from draws: it only sets a tolerance."""
     u = std * torch.randn(200_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    phi = torch.tensor([ACTIVATIONS[activation](float(value)) for value in u[:20_000]], dtype=torch.float64)
+    phi = torch.from_numpy(ACTIVATIONS[activation](u.numpy()))
     return float(phi.pow(4).mean() / phi.pow(2).mean() ** 2)
 
 
@@ -200,10 +221,9 @@ def test_mlp_branches_of_every_feature_beside_measurements(name: str) -> None:
     ratios = []
     for seed in range(SEEDS):
         found = measured(of, seed)
-        expected = expect(of, tokens(of, 2, seed=seed), found).branch_variances
+        expected = expect(of, tokens(of, 2, seed=seed), found).branches
         mlps = [at for at in found.residual.branches if at.kind == "mlp"]
-        assert {at.projection for at in mlps} == set(expected)
-        ratios += [at.branch_variance / expected[at.projection or ""] for at in mlps]
+        ratios += [at.branch_variance / expected[at.index].branch_variance for at in mlps]
     kurtosis = hidden_kurtosis({**WIDE, **FEATURES[name]}, 0.02 * math.sqrt(128))
     one = math.sqrt(2 / 128 + (kurtosis - 1) / 512)
     assert len(ratios) == (3 if name == "first layer dense" else 6)
@@ -216,27 +236,27 @@ def test_norms_after_branches_make_them_exact(placement: str, fields: dict[str, 
     """A norm leaves nothing to chance but its eps, here 1e-9 of a variance above 1e-6."""
     of = subject("gpt2", **{**WIDE, "std": 0.1, "placement": placement, **fields})
     found = measured(of, 0)
-    expected = expect(of, tokens(of, 2, seed=0), found).branch_variances
-    for at in found.residual.branches[1::2]:
-        assert expected[at.projection or ""] == pytest.approx(fields.get("residual_multiplier", 1.0) ** 2, rel=1e-3)
-        assert at.branch_variance == pytest.approx(expected[at.projection or ""], rel=1e-3)
+    expected = expect(of, tokens(of, 2, seed=0), found).branches
+    for at in found.residual.branches:
+        foreseen = expected[at.index].branch_variance
+        assert foreseen == pytest.approx(fields.get("residual_multiplier", 1.0) ** 2, rel=1e-3)
+        assert at.branch_variance == pytest.approx(foreseen, rel=1e-3)
 
 
-def test_a_reordered_mlp_is_left_out_where_eps_decides() -> None:
-    """It reads streams of many sizes, and of small ones a norm gives v/(v + eps): less than of their mean."""
+def test_a_reordered_mlp_reads_streams_of_many_sizes() -> None:
+    """Of small ones a norm gives v/(v + eps): less than of their mean. A seed is off by the spread of 128 tokens."""
     fields = {**WIDE, "placement": "reordered", "eps": 1e-5}
     of = subject("gpt2", **fields)
     found = measured(of, 0)
-    expected = expect(of, tokens(of, 2, seed=0), found).branch_variances
-    assert list(expected) == ["blocks.1.mlp.out.weight"]  # from the second layer on streams are about 1
-    first, second = found.residual.branches[1::2]
-    assert first.branch_variance < 0.95  # what would have been said
-    assert second.branch_variance == pytest.approx(expected["blocks.1.mlp.out.weight"], rel=0.01)
+    expected = expect(of, tokens(of, 2, seed=0), found).branches
+    for at in found.residual.branches[1::2]:
+        assert at.branch_variance == pytest.approx(expected[at.index].branch_variance, rel=0.02)
+    assert expected[2].branch_variance < 0.95
 
 
 def test_an_inner_layernorm_sees_the_variance_and_an_rmsnorm_the_mean_square() -> None:
     # std(u) = s: relu has E[h²] = s²/2 and E[h] = s/√(2π); with eps about as large, v/(v + eps) tells them apart
-    fields = {**WIDE, "inner_norm": True, "activation": "relu", "eps": 1e-3}
+    fields = {**WIDE, "inner_norm": True, "activation": "relu", "eps": 1e-3, "embedding_multiplier": 1e5}
     square = 128 * 0.002**2
     for norm, spread in (("layernorm", square * (1 / 2 - 1 / (2 * math.pi))), ("rmsnorm", square / 2)):
         found = mlp_branch_variances(subject("gpt2", **fields, norm=norm, std=0.002))
@@ -249,21 +269,23 @@ def test_features_by_hand() -> None:
         return found["blocks.0.mlp.out.weight"]
 
     square, out = 128 * 0.02**2, 512 * 0.02**2  # variance of u; d_ff·σ²
-    assert first(activation="relu2") == pytest.approx(out * 1.5 * square**2)
-    assert first(activation="relu") == pytest.approx(out * square / 2)
-    assert first(activation="relu", norm_scale="one_plus") == pytest.approx(out * square / 2)
-    assert first(activation="relu", residual_multiplier="0.3 * branch") == pytest.approx(out * square / 2 * 0.6**2)
-    assert first(activation="relu", branch_gain="vector") == pytest.approx(out * square / 2)  # a gain of 1
+    assert first(activation="relu2") == pytest.approx(out * 1.5 * square**2, rel=1e-3)
+    assert first(activation="relu") == pytest.approx(out * square / 2, rel=1e-3)
+    assert first(activation="relu", norm_scale="one_plus") == pytest.approx(out * square / 2, rel=1e-3)
+    assert first(activation="relu", residual_multiplier="0.3 * branch") == pytest.approx(
+        out * square / 2 * 0.6**2, rel=1e-3
+    )
+    assert first(activation="relu", branch_gain="vector") == pytest.approx(out * square / 2, rel=1e-3)  # a gain of 1
     # cut at σ(u): E[min(z, 1)²] over z > 0 is ∫₀¹ z²φ + P(z > 1) = (½ − φ(1) − P) + P; on both sides twice that
     half = 0.5 - math.exp(-0.5) / math.sqrt(2 * math.pi)
     clamped = 2 * half * square
     limited = first(activation="relu", gated=True, gate_limit=math.sqrt(square))
     assert limited == pytest.approx(out * half * square * (clamped + 1), rel=1e-4)
-    assert first(placement="sandwich") == pytest.approx(1.0)
+    assert first(placement="sandwich") == pytest.approx(1.0, rel=1e-3)
     scaled = mlp_branch_variances(layerscaled := subject("layerscale", **WIDE, activation="relu"))
     assert layerscaled.architecture is not None
     assert layerscaled.architecture.branch_gain == "vector"
-    assert scaled["blocks.0.mlp.out.weight"] == pytest.approx(out * square / 2 * 1e-8)
+    assert scaled["blocks.0.mlp.out.weight"] == pytest.approx(out * square / 2 * 1e-8, rel=1e-3)
 
 
 def with_drawn(of: Subject, name: str, distribution: Normal | Constant) -> Subject:
@@ -274,34 +296,29 @@ def with_drawn(of: Subject, name: str, distribution: Normal | Constant) -> Subje
 
 
 @pytest.mark.parametrize(
-    ("name", "distribution"),
-    [
-        ("blocks.0.mlp_norm.weight", Normal(1.0)),
-        ("blocks.0.mlp_norm.bias", Constant(0.5)),
-        ("blocks.0.mlp.input.bias", Constant(0.5)),
-        ("blocks.0.mlp.input.weight", Constant(0.5)),
-        ("blocks.0.mlp.out.weight", Constant(0.5)),
-        ("blocks.0.mlp.out.bias", Constant(0.5)),
-    ],
-    ids=str,
+    "name", "mlp_norm.bias mlp.input.bias mlp.input.weight mlp.out.weight mlp.out.bias attention.value.weight".split()
 )
-def test_what_has_no_closed_form_is_absent(name: str, distribution: Normal | Constant) -> None:
-    found = mlp_branch_variances(with_drawn(subject("gpt2", **WIDE), name, distribution))
-    assert list(found) == ["blocks.1.mlp.out.weight"]
+def test_what_is_the_same_in_all_features_is_refused(name: str) -> None:
+    of = with_drawn(subject("gpt2", **WIDE), f"blocks.0.{name}", Constant(0.5))
+    with pytest.raises(UnpredictableError, match=rf"'blocks\.0\.{name}' is the constant 0\.5"):
+        predicted(of)
+    expected = expect(of, tokens(of), measured(of, 0))
+    assert expected.prediction is None
+    assert "is the constant 0.5" in expected.unpredicted
 
 
-def test_experts_and_models_without_norms_are_absent() -> None:
-    assert mlp_branch_variances(subject("gpt2", **WIDE, moe={"experts": 4, "top_k": 2})) == {}
-    assert mlp_branch_variances(subject("gpt2", **WIDE, placement="none")) == {}
-    assert logit_std(subject("gpt2", **WIDE, placement="none")) is None
-    assert logit_std(with_drawn(subject("gpt2", **WIDE), "final_norm.weight", Normal(1.0))) is None
-    assert logit_std(with_drawn(subject("gpt2", **WIDE), "token_embedding.weight", Constant(1.0))) is None
+def test_a_gain_that_is_drawn_counts_by_its_mean_square() -> None:
+    plain = subject("gpt2", **WIDE, activation="relu")
+    drawn = with_drawn(plain, "blocks.0.mlp_norm.weight", Normal(3.0))
+    assert list(mlp_branch_variances(drawn).values()) == pytest.approx(
+        [9 * 512 * 0.02**2 * 128 * 0.02**2 / 2, 512 * 0.02**2 * 128 * 0.02**2 / 2], rel=1e-4
+    )
 
 
 def test_a_norm_bias_that_is_drawn_adds_its_variance() -> None:
     of = with_drawn(subject("gpt2", **WIDE, activation="relu"), "blocks.0.mlp_norm.bias", Normal(2.0))
     found = mlp_branch_variances(of)["blocks.0.mlp.out.weight"]
-    assert found == pytest.approx(512 * 0.02**2 * 128 * 0.02**2 / 2 * (1 + 2.0**2))
+    assert found == pytest.approx(512 * 0.02**2 * 128 * 0.02**2 / 2 * (1 + 2.0**2), rel=1e-4)
 
 
 LOGITS: dict[str, tuple[dict[str, Any], float]] = {  # of σ√d = 0.02·√128 = 0.22627
@@ -337,19 +354,24 @@ def test_logit_std_under_a_softcap_that_bends_and_a_bias() -> None:
     stds = [at.std for at in measured(of, 0).positions]
     assert_near(math.fsum(stds) / len(stds), bent, bent * math.sqrt(2 / (4 * 2000)), "logit std")
     head = subject("default", **{**WIDE, "tied": False, "biases": {"head": True}})
-    assert logit_std(head) == pytest.approx(math.sqrt(1 / 3 + 1 / (3 * 128)))
+    assert logit_std(head) == pytest.approx(math.sqrt(1 / 3 + 1 / (3 * 128)), rel=1e-4)
 
 
 def test_eps_counts_where_the_stream_is_small() -> None:
+    """v/(v + eps) of what the norm reads; tokens differ in v, and the mean of it is a little below it of the mean."""
     of = subject("gpt2", **{**WIDE, "eps": 1e-4})
-    assert logit_std(of, 3e-4) == pytest.approx(0.22627417 * math.sqrt(0.75))
-    post = subject("gpt2", **{**WIDE, "eps": 1e-4, "placement": "post"})
-    assert logit_std(post, 3e-4) == pytest.approx(0.22627417 * math.sqrt(0.75))
-    twice = subject("gpt2", **{**WIDE, "eps": 1e-4, "placement": "post", "final_norm": True})
-    assert logit_std(twice, 3e-4) == pytest.approx(0.22627417 * math.sqrt(0.75 / 0.7501))
-    last = "blocks.1.mlp.out.weight"
-    small = mlp_branch_variances(subject("gpt2", **{**WIDE, "eps": 1e-4}, activation="relu"), {last: 3e-4})[last]
-    assert small == pytest.approx(0.75 * 512 * 0.02**2 * 128 * 0.02**2 / 2)
+    stream = predicted(of).residual.branches[-1].stream_variance
+    assert logit_std(of) == pytest.approx(0.22627417 * math.sqrt(stream / (stream + 1e-4)), rel=2e-3)
+    post = subject("gpt2", **{**WIDE, "eps": 0.5, "placement": "post"})
+    stream = predicted(post).residual.branches[-1].stream_variance
+    assert logit_std(post) == pytest.approx(0.22627417 * math.sqrt(stream / (stream + 0.5)), rel=2e-3)
+    twice = subject("gpt2", **{**WIDE, "eps": 0.5, "placement": "post", "final_norm": True})
+    given = stream / (stream + 0.5)
+    assert logit_std(twice) == pytest.approx(0.22627417 * math.sqrt(given / (given + 0.5)), rel=2e-3)
+    small = predicted(subject("gpt2", **{**WIDE, "eps": 1e-4}, activation="relu")).residual
+    read = small.branches[0].stream_variance
+    by_hand = read / (read + 1e-4) * 512 * 0.02**2 * 128 * 0.02**2 / 2
+    assert small.branches[1].branch_variance == pytest.approx(by_hand, rel=1e-2)
 
 
 @pytest.mark.parametrize("scheme", ["rezero", "skipinit", "fixup", "zero-residual"])
@@ -406,4 +428,4 @@ def test_the_gain_that_counts_is_that_of_the_norm_it_reads(placement: str, norm:
     of = subject("gpt2", **WIDE, activation="relu", placement=placement)
     found = mlp_branch_variances(with_drawn(of, f"blocks.0.{norm}.weight", Constant(2.0)))
     plain = 512 * 0.02**2 * 128 * 0.02**2 / 2
-    assert list(found.values()) == pytest.approx([4 * plain, plain])
+    assert list(found.values()) == pytest.approx([4 * plain, plain], rel=1e-3)
