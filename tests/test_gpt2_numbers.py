@@ -3,29 +3,54 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
+import console
 import pytest
 
 import initdiag
 from initdiag.report import Run
 from initdiag.rules import Severity
+from tests.docs.shown import SHOWN, Printed, assert_shown, ran
 
 pytestmark = pytest.mark.slow
 
 SEEDS, UNSCALED = range(5), range(2)  # of the scaled one and of gpt2; the others have one, for time
+OF_GPT2 = [(page, block) for page, block in SHOWN if re.search("configs/gpt2.yaml|compare --schemes", block.command)]
 OVERRIDES = {"scaled": (), "gpt2": (), "default": (), "untied": ("model.tied=false",)}
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[tuple[str, int], Run]:
-    """Run every case and seed once."""
-    return {
-        (case, seed): initdiag.check(
-            "gpt2", scheme="default" if case == "untied" else case, seed=seed, overrides=overrides
-        ).run
-        for case, overrides in OVERRIDES.items()
-        for seed in {"scaled": SEEDS, "gpt2": UNSCALED}.get(case, range(1))
-    }
+def printed() -> dict[str, Printed]:
+    """Run every command that the pages show of GPT-2 small."""
+    return {block.command: ran(block.command) for _, block in OF_GPT2}
+
+
+@pytest.mark.parametrize(("page", "block"), OF_GPT2, ids=[block.command for _, block in OF_GPT2])
+def test_shown_output_is_real(page: Path, block: console.Shown, printed: dict[str, Printed]) -> None:
+    assert_shown(block, printed[block.command].out, page)
+
+
+@pytest.fixture(scope="module")
+def runs(printed: dict[str, Printed]) -> dict[tuple[str, int], Run]:
+    """Every case and seed once; some are shown on the pages."""
+    found = {(run.scheme, 0): run for one in printed.values() for report in one.reports for run in report.runs}
+    wanted = [(case, seed) for case in OVERRIDES for seed in {"scaled": SEEDS, "gpt2": UNSCALED}.get(case, range(1))]
+    for case, seed in wanted:
+        if (case, seed) not in found:
+            scheme = "default" if case == "untied" else case
+            found[case, seed] = initdiag.check("gpt2", scheme=scheme, seed=seed, overrides=OVERRIDES[case]).run
+    return found
+
+
+def test_compare_runs_what_check_runs(printed: dict[str, Printed]) -> None:
+    reports = [report for one in printed.values() for report in one.reports]
+    alone, compared = ([r for report in reports for r in report.runs if len(report.runs) == n] for n in (1, 4))
+    (again,) = [run for run in compared if run.scheme == "scaled"]
+    (first,) = [run for run in alone if run.scheme == "scaled"]
+    assert {run.seed for run in (*alone, *compared)} == {0}
+    assert (first.measured.loss, first.measured.residual) == (again.measured.loss, again.measured.residual)
 
 
 def rules(run: Run) -> dict[str, Severity]:

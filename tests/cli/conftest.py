@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from initdiag.cli.main import run as program
+from tests.cli.forks import PROGRAM, forks
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Ran:
 
 
 Initdiag = Callable[..., Ran]
+Imported = Callable[[list[str]], set[str]]
 
 
 @pytest.fixture
@@ -44,3 +46,19 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder, which is the current one."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Imported]:
+    """Runs the program in a process of its own; returns the top-level packages that it has imported at its end."""
+    at_exit = (
+        "import sys, atexit\n"
+        "atexit.register(lambda: sys.stderr.write('\\nIMPORTED ' + ' '.join(sorted(sys.modules))))\n"
+    )
+    with forks(tmp_path_factory.mktemp("imported"), "initdiag.cli.main") as processes:
+
+        def run(arguments: list[str]) -> set[str]:
+            err: bytes = processes.run(code=at_exit + PROGRAM.format(arguments)).stderr
+            return {name.split(".")[0] for name in err.decode().rpartition("IMPORTED ")[2].split()}
+
+        yield run

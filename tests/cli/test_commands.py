@@ -133,8 +133,9 @@ def test_plan_lists_every_parameter(initdiag: Initdiag) -> None:
 
 
 def test_rules_and_schemes_explain_themselves(initdiag: Initdiag) -> None:
-    assert all(rule in initdiag("rule").out for rule in RULES)
-    assert all(scheme in initdiag("scheme").out for scheme in SCHEMES)
+    rules, schemes = initdiag("rule").out, initdiag("scheme").out
+    assert all(rule in rules for rule in RULES)
+    assert all(scheme in schemes for scheme in SCHEMES)
     for name in ("RES001", "res001", "unscaled-residual"):
         page = initdiag("rule", name).out
         assert all(heading in page for heading in ("What it does", "Why it is bad", "Example", "Use instead"))

@@ -1,4 +1,7 @@
-"""What only a process of its own can show: what is imported, closed pipes, signals, terminals."""
+"""What only a process of its own can show: what is imported, closed pipes, signals, terminals.
+
+Most of them are forked from one that has imported torch; the others show what happens before and while it is.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +11,42 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.cli.conftest import Imported
+from tests.cli.forks import PROGRAM, Forks, forks
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "configs" / "tiny.yaml")
 
 
-def initdiag(*arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "initdiag", *arguments],
-        capture_output=True,
-        env={**os.environ, **environment},
-        check=False,
-    )
+IMPORTS = (
+    "initdiag.cli.main",
+    "torch",
+    "initdiag.engines.dense",
+    "initdiag.engines.weightless",
+    "initdiag.report",
+    "initdiag.rules",
+)
 
 
-def imported(arguments: list[str]) -> set[str]:
-    """Run the program and return the top-level packages that it has imported at its end."""
-    code = (
-        "import sys, atexit\n"
-        f"sys.argv = ['initdiag', *{arguments!r}]\n"
-        "from initdiag.cli.entry import main\n"
-        "atexit.register(lambda: sys.stderr.write('\\nIMPORTED ' + ' '.join(sorted(sys.modules))))\n"
-        "main()\n"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    return {name.split(".")[0] for name in result.stderr.rpartition("IMPORTED ")[2].split()}
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    """Processes of the program that torch is imported in."""
+    with forks(tmp_path_factory.mktemp("ours"), *IMPORTS) as found:
+        yield found
+
+
+@pytest.fixture
+def pipe(ours: Forks) -> Iterator[Path]:
+    """A path in the folder of `ours` that is a pipe."""
+    path = ours.folder / "pipe"
+    os.mkfifo(path)
+    yield path
+    path.unlink()
 
 
 @pytest.mark.parametrize(
@@ -67,13 +78,13 @@ def imported(arguments: list[str]) -> set[str]:
     ],
     ids=" ".join,
 )
-def test_nothing_that_needs_no_model_imports_torch(arguments: list[str]) -> None:
+def test_nothing_that_needs_no_model_imports_torch(arguments: list[str], imported: Imported) -> None:
     packages = imported(arguments)
     assert "initdiag" in packages
     assert "torch" not in packages and "numpy" not in packages
 
 
-def test_that_test_can_fail() -> None:
+def test_that_test_can_fail(imported: Imported) -> None:
     assert "torch" in imported(["check", CONFIG, "-q"])
 
 
@@ -85,27 +96,37 @@ def test_importing_the_library_imports_no_torch() -> None:
 def test_module_and_script_are_the_same_program() -> None:
     script = Path(sys.executable).with_name("initdiag")
     ran = subprocess.run([str(script), "scheme", "gpt2"], capture_output=True, check=True)
-    assert ran.stdout == initdiag("scheme", "gpt2").stdout
+    module = subprocess.run([sys.executable, "-m", "initdiag", "scheme", "gpt2"], capture_output=True, check=True)
+    assert ran.stdout == module.stdout
 
 
 @pytest.mark.parametrize(
     "arguments", ["check {} -q", "check {} -q --output-format json", "rule", "plan {} -q", "schema"]
 )
-def test_a_reader_who_reads_nothing_is_no_failure(arguments: str) -> None:
-    code = f"{sys.executable} -m initdiag {arguments.format(CONFIG)} | true; exit ${{PIPESTATUS[0]}}"
-    ran = subprocess.run(["bash", "-c", code], capture_output=True, check=False)
+def test_a_reader_who_reads_nothing_is_no_failure(arguments: str, ours: Forks, pipe: Path) -> None:
+    ours.start(*arguments.format(CONFIG).split(), stdout=pipe.name)
+    os.close(os.open(pipe, os.O_RDONLY))
+    ran = ours.end()
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize(("closed", "code"), [(">&-", 0), ("2>&-", 0), (">&- 2>&-", 0), (">/dev/full", 2)])
-def test_a_stream_that_is_closed_or_full(closed: str, code: int) -> None:
-    ran = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m initdiag check {CONFIG} -q {closed}"], capture_output=True, check=False
-    )
+@pytest.mark.parametrize(
+    ("closed", "code"),
+    [({"stdout": None}, 0), ({"stderr": None}, 0), ({"stdout": "/dev/full"}, 2)],
+    ids=[">&-", "2>&-", ">/dev/full"],
+)
+def test_a_stream_that_is_closed_or_full(closed: dict[str, str | None], code: int, ours: Forks) -> None:
+    ran = ours.run("check", CONFIG, "-q", **closed)
     assert ran.returncode == code
     assert b"internal error" not in ran.stderr and b"Traceback" not in ran.stderr
     if code:
         assert ran.stderr.strip() == b"initdiag: can't write to stdout: No space left on device"
+
+
+def test_both_streams_are_closed() -> None:
+    """By a shell, and from the start of the interpreter."""
+    ran = subprocess.run(["bash", "-c", f"{sys.executable} -m initdiag check {CONFIG} -q >&- 2>&-"], check=False)
+    assert ran.returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -121,35 +142,40 @@ def test_a_current_directory_that_is_gone(tmp_path: Path, arguments: str, says: 
     assert ran.returncode == 2 and says in ran.stderr and b"internal error" not in ran.stderr
 
 
-def test_too_little_memory_is_said_so() -> None:
-    sizes = "--set tokens.batch=20000 --set model.d_model=512 --set model.n_layers=1"
-    code = f"ulimit -v 4000000; {sys.executable} -m initdiag check {CONFIG} -q {sizes}"
-    ran = subprocess.run(["bash", "-c", code], capture_output=True, check=False)
+def test_too_little_memory_is_said_so(ours: Forks) -> None:
+    sizes = "--set tokens.batch=5000 --set model.d_model=1024 --set model.n_layers=1"  # a stream of 2.6 GB
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))\n"
+    ran = ours.run(code=limit + PROGRAM.format(["check", CONFIG, "-q", *sizes.split()]))
     assert ran.returncode == 2
     assert b"ran out of memory" in ran.stderr and b"Use a smaller batch or length" in ran.stderr
 
 
-@pytest.mark.parametrize("width", ["1", "20", "28"])
-def test_the_narrowest_terminal_cuts_no_number(width: str) -> None:
-    out = initdiag("check", CONFIG, "-q", COLUMNS=width).stdout.decode()
-    whole = initdiag("check", CONFIG, "-q", COLUMNS="200").stdout.decode()
-    numbers = set(re.findall(r"\d\.\d{3,}", "\n".join(whole.splitlines()[5:20])))
-    assert numbers and numbers <= set(re.findall(r"\d\.\d{3,}", out))
+def test_the_narrowest_terminal_cuts_no_number(ours: Forks) -> None:
+    def shown(width: int) -> str:
+        out: bytes = ours.run("check", CONFIG, "-q", environment={"COLUMNS": str(width)}).stdout
+        return out.decode()
+
+    numbers = set(re.findall(r"\d\.\d{3,}", "\n".join(shown(200).splitlines()[5:20])))
+    assert numbers
+    for width in (1, 20, 28):
+        assert numbers <= set(re.findall(r"\d\.\d{3,}", shown(width))), width
 
 
-def test_a_reader_that_leaves_is_no_failure() -> None:
-    code = f"{sys.executable} -m initdiag check {CONFIG} {CONFIG} -q | head -1; exit ${{PIPESTATUS[0]}}"
-    ran = subprocess.run(["bash", "-c", code], capture_output=True, check=False)
+def test_a_reader_that_leaves_is_no_failure(ours: Forks, pipe: Path) -> None:
+    ours.start("check", CONFIG, CONFIG, "-q", stdout=pipe.name)
+    with pipe.open("rb") as reader:
+        first = reader.readline()
+    ran = ours.end()
     assert ran.returncode == 0
-    assert ran.stdout.startswith(b"tiny") or ran.stdout.startswith(CONFIG.encode())
+    assert first.startswith(b"tiny") or first.startswith(CONFIG.encode())
     assert b"Traceback" not in ran.stderr and b"BrokenPipe" not in ran.stderr
 
 
-def test_a_reader_that_leaves_hides_no_verdict() -> None:
-    bad = str(ROOT / "configs" / "bad.yaml")
-    code = f"{sys.executable} -m initdiag check {bad} -q | head -c 1; exit ${{PIPESTATUS[0]}}"
-    ran = subprocess.run(["bash", "-c", code], capture_output=True, check=False)
-    assert ran.returncode == 1
+def test_a_reader_that_leaves_hides_no_verdict(ours: Forks, pipe: Path) -> None:
+    ours.start("check", str(ROOT / "configs" / "bad.yaml"), "-q", stdout=pipe.name)
+    with pipe.open("rb", buffering=0) as reader:
+        assert reader.read(1)
+    assert ours.end().returncode == 1
 
 
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -157,22 +183,37 @@ TEXTS = [["check", CONFIG, "-q"], ["rule", "LOSS001"], ["scheme", "scaled"], ["p
 
 
 @pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, C_LOCALE], ids=["ascii", "C"])
-@pytest.mark.parametrize("arguments", TEXTS, ids=" ".join)
-def test_an_ascii_terminal(environment: dict[str, str], arguments: list[str]) -> None:
-    ran = initdiag(*arguments, **environment)
+def test_an_ascii_terminal(environment: dict[str, str]) -> None:
+    """One process for all texts: its streams have their encoding from its start."""
+    code = (
+        "import sys\nfrom initdiag.cli.main import run\n"
+        f"for arguments in {TEXTS!r}:\n"
+        "    sys.argv = ['initdiag', *arguments]\n"
+        "    print(f'\\n--- {run()}\\n')"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env={**os.environ, **environment}, check=False
+    )
     assert ran.returncode == 0
+    outputs = ran.stdout.split(b"\n--- 0\n\n")
+    assert len(outputs) == len(TEXTS) + 1 and all(len(out) > 200 for out in outputs[:-1])
     assert ran.stdout.isascii() and b"?" not in ran.stdout
     assert b"Traceback" not in ran.stderr
 
 
-@pytest.mark.parametrize("seconds", [0.5, 2.0, 3.5, 5.0])
-def test_ctrl_c(seconds: float) -> None:
-    """At any moment: while torch is imported, and inside a forward, where C++ or a weak reference may swallow it."""
+INTERRUPTED = ("compare", CONFIG, "--seeds", "10000")
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_ctrl_c_while_torch_is_imported(seconds: float) -> None:
+    """Right after the first of its libraries is loaded, and later."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "initdiag", "compare", CONFIG, "--seeds", "10000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [sys.executable, "-m", "initdiag", *INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
+    while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
+        assert process.poll() is None
+        time.sleep(0.02)
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
@@ -180,28 +221,46 @@ def test_ctrl_c(seconds: float) -> None:
     assert out == b"" and b"Traceback" not in err and b"interrupted" in err
 
 
-def test_progress_is_on_stderr_and_can_be_silenced() -> None:
+@pytest.mark.parametrize("seconds", [0.4, 0.8, 1.2])
+def test_ctrl_c_in_a_forward(seconds: float, ours: Forks) -> None:
+    """Where C++ or a weak reference may swallow it. (What starts it takes some 0.1 s.)"""
+    process = ours.start(*INTERRUPTED)
+    time.sleep(seconds)
+    os.kill(process, signal.SIGINT)
+    ran = ours.end()
+    assert ran.returncode == 130, ran.stderr
+    assert ran.stdout == b"" and b"Traceback" not in ran.stderr and b"interrupted" in ran.stderr
+
+
+def test_progress_is_on_stderr_and_can_be_silenced(ours: Forks) -> None:
     """Importing torch takes longer than a second or not; either way stdout holds the report alone."""
-    loud, quiet = initdiag("check", CONFIG), initdiag("check", CONFIG, "-q")
+    loud = subprocess.run([sys.executable, "-m", "initdiag", "check", CONFIG], capture_output=True, check=False)
+    quiet = ours.run("check", CONFIG, "-q")
     assert loud.stdout == quiet.stdout
     assert quiet.stderr == b""
 
 
-def test_colour_follows_the_environment() -> None:
-    plain = initdiag("check", CONFIG, "-q")
-    assert b"\x1b[" not in plain.stdout
-    assert b"\x1b[" in initdiag("check", CONFIG, "-q", "--color", "always").stdout
-    assert b"\x1b[" in initdiag("check", CONFIG, "-q", FORCE_COLOR="1").stdout
-    assert b"\x1b[" not in initdiag("check", CONFIG, "-q", FORCE_COLOR="1", NO_COLOR="1").stdout
-    assert b"\x1b[" not in initdiag("check", CONFIG, "-q", "--color", "never", FORCE_COLOR="1").stdout
+def test_colour_follows_the_environment(ours: Forks) -> None:
+    def coloured(*arguments: str, **environment: str) -> bool:
+        out: bytes = ours.run("check", CONFIG, "-q", *arguments, environment=environment).stdout
+        return b"\x1b[" in out
+
+    assert not coloured()
+    assert coloured("--color", "always")
+    assert coloured(FORCE_COLOR="1")
+    assert not coloured(FORCE_COLOR="1", NO_COLOR="1")
+    assert not coloured("--color", "never", FORCE_COLOR="1")
 
 
 @pytest.mark.parametrize(("own", "frozen"), [(False, False), (True, True)])
-def test_only_a_process_of_our_own_hides_what_it_imports_from_the_collector(own: bool, frozen: bool) -> None:
+def test_only_a_process_of_our_own_hides_what_it_imports_from_the_collector(
+    own: bool, frozen: bool, ours: Forks
+) -> None:
     code = (
         "import gc, initdiag\n"
         f"settings = initdiag.Settings(own_process={own})\n"
         "counts = [initdiag.check('tiny', settings=settings) and gc.get_freeze_count() for _ in range(2)]\n"
         f"assert (counts[0] > 0) is {frozen} and counts[1] <= counts[0], counts"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    ran = ours.run(code=code)
+    assert ran.returncode == 0, ran.stderr

@@ -15,8 +15,8 @@ import pytest
 from initdiag import check
 from initdiag.engines import choose
 from initdiag.subjects import lean
-from tests.cli.conftest import Initdiag
-from tests.cli.test_process import CONFIG, ROOT, imported
+from tests.cli.conftest import Imported, Initdiag
+from tests.cli.test_process import CONFIG, ROOT
 
 SHORT = ("--set", "tokens.batch=1", "--set", "tokens.length=16")
 TWO = ("--set", "model.n_layers=2", *SHORT)
@@ -435,7 +435,7 @@ def test_a_smaller_factory_has_its_weights(model: Path, initdiag: Initdiag) -> N
     ],
     ids=" ".join,
 )
-def test_nothing_that_needs_no_model_imports_torch(arguments: list[str]) -> None:
+def test_nothing_that_needs_no_model_imports_torch(arguments: list[str], imported: Imported) -> None:
     packages = imported(arguments)
     assert "initdiag" in packages
     assert "torch" not in packages and "numpy" not in packages
