@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from initdiag.advice import advised
 from initdiag.case import case_of, diagnose, kept_weights
 from initdiag.errors import UsageError
+from initdiag.predict import again
 from initdiag.request import Path, Progress, Request
 
 if TYPE_CHECKING:
@@ -80,10 +82,11 @@ def check(
     )
     cases = [case_of(target, request, progress) for target in targets]
     runs = []
-    for i, case in enumerate(cases):
+    for i, (target, case) in enumerate(zip(targets, cases, strict=True)):
         told = f"run {i + 1} of {len(cases)}: " if len(cases) > 1 else ""
         with kept_weights(case.subject) if case.subject.drawn_by_us else nullcontext():
-            runs.append(diagnose(case, request, progress, told=told)[0])
+            run = diagnose(case, request, progress, told=told)[0]
+        runs.append(run if case.subject.architecture is None else advised(run, request, again(target)))
     return Report(tuple(runs), command)
 
 

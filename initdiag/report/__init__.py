@@ -7,7 +7,7 @@ from importlib import import_module
 
 from initdiag.errors import require_one_of
 from initdiag.report.findings import findings_text
-from initdiag.report.report import THEORY, Pick, Report, Run
+from initdiag.report.report import THEORY, Advice, Pick, Report, Run
 from initdiag.report.style import Style
 
 FORMATS = ("table", "json", "markdown", "github")
@@ -33,4 +33,4 @@ def render(report: Report, format: str, style: Style | None = None) -> str:  # n
     return renderer(report, style or Style())
 
 
-__all__ = ["FORMATS", "THEORY", "Pick", "Report", "Run", "Style", "findings_text", "render", "require_format"]
+__all__ = ["FORMATS", "THEORY", "Advice", "Pick", "Report", "Run", "Style", "findings_text", "render", "require_format"]

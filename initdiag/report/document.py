@@ -9,7 +9,7 @@ from typing import Any
 from initdiag.errors import Location, Option
 from initdiag.report import document_model as model
 from initdiag.report.header import demanded
-from initdiag.report.report import Report, Run
+from initdiag.report.report import Advice, Report, Run
 from initdiag.rules import Finding
 
 SCHEMA_VERSION = 1
@@ -76,6 +76,7 @@ def _run(run: Run, command: str) -> dict[str, Any]:
         "buffers": len(run.measured.buffers),
         "spreads": asdict(run.expected.prediction.spreads) if run.expected.prediction else None,
         "findings": [_finding(finding) for finding in run.findings],
+        "advice": [_advice(one) for one in run.advice],
         "verdict": run.verdict,
         "versions": dict(run.versions),
         "command": command,
@@ -96,6 +97,18 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "line": place.line if place else None,
         "column": place.column if place else None,
         "option": str(finding.location) if isinstance(finding.location, Option) else None,
+    }
+
+
+def _advice(one: Advice) -> dict[str, Any]:
+    values = one.run.measured
+    return {
+        "lines": list(one.lines),
+        "cured": list(one.cured),
+        "left": list(one.left),
+        "loss": values.loss.value,
+        "logit_std": values.logits.std,
+        "scaling_ratio": values.residual.scaling_ratio,
     }
 
 

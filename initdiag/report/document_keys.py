@@ -71,8 +71,9 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "layer": "its number, or null",
         "kind": '"attention", "cross_attention", "mlp", "moe" or "other"',
         "branch_variance": "over tokens and features",
-        "expected_branch_variance": "in closed form, or null",
+        "expected_branch_variance": "by theory, or null",
         "stream_variance": "after the addition",
+        "expected_stream_variance": "by theory, or null",
         "ratio": "the first over the last",
         "module": "in whose code the addition ran",
         "source": "the line of the addition, model.py:41, or null",
@@ -85,6 +86,7 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "token_share": "share of the stream's variance that differs between sequences",
         "normed": "a norm stands between the weight that wrote it and the addition",
         "gradient_norm": "‖∂ loss/∂ stream‖ after the addition, null without --backward",
+        "expected_gradient_norm": "by theory, or null",
     },
     "residual.branches[i].reads[j]": {
         "reader": "a weight that reads the stream for this branch",
@@ -168,5 +170,13 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "line": "in it, or null",
         "column": "in it, or null",
         "option": "that sets the value at fault, or null",
+    },
+    "advice[i]": {
+        "lines": "of the config, which make findings go away by prediction",
+        "cured": "ids of the rules that find nothing then",
+        "left": "ids of those that still do",
+        "loss": "predicted with it, in nats",
+        "logit_std": "predicted with it",
+        "scaling_ratio": "predicted with it",
     },
 }

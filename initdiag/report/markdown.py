@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from initdiag.report.advised import HEADING, advice_lines
 from initdiag.report.branches import branch_table
 from initdiag.report.compared import by_scheme, comparison_rows
 from initdiag.report.facts import fact_cells, size
@@ -44,10 +45,16 @@ def _run(run: Run) -> str:
         f"tokens: {escaped(run.batch.describe())}\n\n"
         + "".join(f"{_sentence(escaped(line))}\n\n" for line in seen)
         + findings_list(run.findings)
+        + _advice(run)
         + markdown_table(columns, facts, "lrrl")
         + _folded(f"{len(branches.rows)} residual branches", branches.columns, branches.rows)
         + _folded("weights by role", weight_columns(run), weights, weight_notes(run))
     )
+
+
+def _advice(run: Run) -> str:
+    said = "".join(f"- `{write}`: {escaped(then)}\n" for write, then in advice_lines(run))
+    return f"{_sentence(HEADING)}\n\n{said}\n" if said else ""
 
 
 def _sentence(words: str) -> str:

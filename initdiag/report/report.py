@@ -17,11 +17,25 @@ THEORY = "theory"  # the engine of a run that was predicted
 
 
 @dataclass(frozen=True)
+class Advice:
+    """A change of a config that theory has verified.
+
+    lines: what to write, "init.scheme: scaled". cured: rules whose findings go away; left: rules that still find
+    something. run: what is predicted with it.
+    """
+
+    lines: tuple[str, ...]
+    cured: tuple[str, ...]
+    left: tuple[str, ...]
+    run: Run
+
+
+@dataclass(frozen=True)
 class Run:
     """One model with one scheme and one seed: what was run, measured, expected and found.
 
     why: the reason for the engine, where it was chosen for the caller. notes: of a weightless run.
-    `measured` are predicted numbers where the engine is "theory".
+    `measured` are predicted numbers where the engine is "theory". advice: changes of the config, best first.
     """
 
     subject: Subject
@@ -35,6 +49,7 @@ class Run:
     versions: Mapping[str, str]
     why: str = ""
     notes: WeightlessNotes | None = None
+    advice: tuple[Advice, ...] = ()
 
     @property
     def scheme(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from initdiag.report.advised import HEADING, advice_lines
 from initdiag.report.branches import branch_table
 from initdiag.report.compared import compared
 from initdiag.report.facts import fact_cells
@@ -27,6 +28,7 @@ def render(report: Report, style: Style) -> str:
 def _run(run: Run, style: Style) -> str:
     parts = [header(run, style), _numbers(run, style), _branches(run, style), _weights(run, style)]
     parts += [finding(one, style) for one in run.findings]
+    parts.append(_advice(run, style))
     parts.append(verdict(run, style))
     return "\n\n".join(part for part in parts if part)
 
@@ -67,6 +69,13 @@ def finding(one: Finding, style: Style) -> str:
     if one.location:
         lines.append(style.text(f"  at {one.location}"))  # never wrapped: terminals open it with a click
     lines += [paragraph(one.message, style, indent="  "), paragraph(f"instead: {one.help}", style, indent="  ")]
+    return "\n".join(lines)
+
+
+def _advice(run: Run, style: Style) -> str:
+    lines = [HEADING] if run.advice else []
+    for write, then in advice_lines(run):
+        lines += [paragraph(write, style, indent="    ", first="  "), paragraph(then, style, indent="      ")]
     return "\n".join(lines)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from initdiag.rules.cures import cooler_attention
+from initdiag.rules.cures import cooler_attention, cooler_lines
 from initdiag.rules.finding import Severity
 from initdiag.rules.rule import Evidence, Rule, Trouble
 
@@ -35,6 +35,7 @@ def _saturated(evidence: Evidence) -> Iterator[Trouble]:
             cooler_attention(evidence.subject, max(hottest.logit_std, 1.0)),
             "init.std",
             Severity.ERROR if failed else Severity.WARNING,
+            cooler_lines(evidence.subject, max(hottest.logit_std, 1.0)),
         )
 
 

@@ -51,6 +51,11 @@ def head_drawn(subject: Subject, std: str) -> str:
     return f"init.roles: {{{_head_role(subject)}: {{normal: {std}}}}}"
 
 
+def written(*lines: str) -> tuple[str, ...]:
+    """Keep the lines of a config that say something."""
+    return tuple(line for line in lines if line)
+
+
 def _head_role(subject: Subject) -> Role:
     return Role.LM_HEAD if subject.plan.with_role(Role.LM_HEAD) else Role.TOKEN_EMBEDDING
 
@@ -60,6 +65,12 @@ def logits_multiplied(subject: Subject, factor: float) -> str:
     if subject.architecture is None or "logit_multiplier" in _demanded(subject):
         return ""
     return f"model.logit_multiplier: {round_down(factor * subject.architecture.logit_multiplier)}"
+
+
+def cooler_lines(subject: Subject, logit_std: float) -> tuple[str, ...]:
+    """The same as lines of a config."""
+    said = cooler_attention(subject, logit_std)
+    return tuple(said[said.index(key) :] for key in ("model.attention_scale: ", "init.roles: ") if key in said)
 
 
 def cooler_attention(subject: Subject, logit_std: float) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from initdiag.theory.spread import Spreads
 
 # What a number may be off by, besides six standard deviations of its spread over draws: the theory is one of wide
-# models, and its errors at width 128 stay inside (benchmarks/theory.py). Wiring faults change a variance twofold or more.
+# models, and its errors at width 128 stay inside (benchmarks/theory.py). A wiring fault changes a variance twofold.
 SIGMAS = 6.0
 VARIANCE, RMS, ATTENTION = 0.25, 0.05, 0.25
 NEAR = math.log(1.15)  # a factor is taken for one that explains it when it is this close

@@ -18,7 +18,8 @@ class Severity(StrEnum):
 class Finding:
     """What was measured against what was expected, in one line; whose it is; where to change what.
 
-    `location` is who sets the value at fault: a line of the config, or an option of the command line.
+    `location` is who sets the value at fault: a line of the config, or an option of the command line. `cures` are lines
+    of a config, any of which is to make it go away.
     """
 
     rule: str
@@ -28,3 +29,4 @@ class Finding:
     subject: str
     help: str
     location: Place | None
+    cures: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from initdiag.rules.cures import head_drawn, logits_multiplied, round_down
+from initdiag.rules.cures import head_drawn, logits_multiplied, round_down, written
 from initdiag.rules.finding import Severity
 from initdiag.rules.freshness import head_prior
 from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
@@ -33,6 +33,7 @@ def _hot(evidence: Evidence) -> Iterator[Trouble]:
         + _or_multiplied(subject, gate.warn_logit_std / std),
         "init.std",
         Severity.ERROR if failed else Severity.WARNING,
+        written(head_drawn(subject, right), logits_multiplied(subject, gate.warn_logit_std / std)),
     )
 
 
@@ -50,6 +51,7 @@ def _predicts_input(evidence: Evidence) -> Iterator[Trouble]:
         identity_cure(evidence, declared),
         "init.std",
         Severity.WARNING if declared else Severity.ERROR,
+        identity_cures(evidence, declared),
     )
 
 
@@ -70,6 +72,15 @@ def identity_cure(evidence: Evidence, declared: bool) -> str:
     return f"draw the embedding with std {std} ({_drawn(subject, std)}) or {_untied(subject)}" + (
         _or_multiplied(subject, head.parameter.fan_in**-0.5, " (1/√d_model, as T5 does)") if head and as_t5 else ""
     )
+
+
+def identity_cures(evidence: Evidence, declared: bool) -> tuple[str, ...]:
+    """The same as lines of a config."""
+    subject, own = evidence.subject, evidence.measured.logits.self_logit
+    enough = evidence.measured.loss.uniform / own
+    std = round_down(min(0.02, subject.head_std * enough))
+    drawn = "" if declared else head_drawn(subject, std)
+    return written(drawn, "model.tied: false", logits_multiplied(subject, enough))
 
 
 def _or_multiplied(subject: Subject, factor: float, why: str = "") -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from initdiag.rules.finding import Severity
 from initdiag.rules.freshness import head_prior
-from initdiag.rules.logits import identity_cure
+from initdiag.rules.logits import identity_cure, identity_cures
 from initdiag.rules.rule import Evidence, Rule, Trouble
 from initdiag.theory import log_sum_exp
 
@@ -59,6 +59,7 @@ def _excess(evidence: Evidence) -> Iterator[Trouble]:
             f"{_cure(evidence, identity, declared)}; if this start is meant, raise gate.max_excess",
             "init.scheme",
             Severity.WARNING if declared else Severity.ERROR,
+            identity_cures(evidence, declared) if identity else (),
         )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from initdiag.measure import ResidualMeasure
-from initdiag.rules.cures import scaled_with_depth
+from initdiag.rules.cures import scaled_with_depth, written
 from initdiag.rules.finding import Severity
 from initdiag.rules.rule import Evidence, Rule, Trouble
 
@@ -55,6 +55,7 @@ def _unscaled(evidence: Evidence) -> Iterator[Trouble]:
         f"{_how(evidence)}; many released models leave it so",
         "init.scheme",
         Severity.WARNING if grows else Severity.INFO,
+        _lines(evidence),
     )
 
 
@@ -66,6 +67,17 @@ def _how(evidence: Evidence) -> str:
     if subject.architecture is not None:
         return f"{draw}; in the config, {scaled_with_depth(subject, evidence.measured.residual.scaling_ratio)}"
     return f"{draw}; `initdiag scheme scaled --for {subject.typed}` writes the init function"
+
+
+def _lines(evidence: Evidence) -> tuple[str, ...]:
+    """The same as lines of a config."""
+    subject, multiplied = evidence.subject, 'model.residual_multiplier: "1 / sqrt(2 * n_layers)"'
+    if subject.architecture is None:
+        return ()
+    if subject.plan.calibration:
+        return (multiplied,)
+    line = scaled_with_depth(subject, evidence.measured.residual.scaling_ratio)
+    return written(line if ": " in line else "", "" if subject.architecture.residual_multiplier != 1 else multiplied)
 
 
 def _twice(evidence: Evidence) -> Iterator[Trouble]:
@@ -81,7 +93,16 @@ def _twice(evidence: Evidence) -> Iterator[Trouble]:
             f"apply 1/√(2N) once: draw {_right_stds(evidence)}",
             "init.residual_std",
             Severity.WARNING if falling else Severity.ERROR,
+            _once(evidence),
         )
+
+
+def _once(evidence: Evidence) -> tuple[str, ...]:
+    """What _right_stds says, as a line of a config."""
+    depth = math.sqrt(len(evidence.measured.residual.branches))
+    stds = {role: std for role, std in evidence.subject.residual_stds.items() if std > 0}
+    own = ", ".join(f"{role}: {{normal: {std / depth:.4g}}}" for role, std in stds.items())
+    return (f"init.roles: {{{own}}}",) if own else ()
 
 
 def _right_stds(evidence: Evidence) -> str:

@@ -36,7 +36,8 @@ class Evidence:
 class Trouble:
     """What a rule's check returns: a finding that doesn't yet know its rule.
 
-    `at` is the config path of the value at fault, such as "init.std".
+    `at` is the config path of the value at fault, such as "init.std". `cures` are lines of a config, any of which is to
+    make it go away, "init.scheme: scaled": what `help` says, for a model that is a config.
     """
 
     message: str
@@ -44,6 +45,7 @@ class Trouble:
     help: str
     at: str
     severity: Severity = Severity.ERROR
+    cures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class Rule:
                 subject=trouble.subject,
                 help=trouble.help,
                 location=evidence.subject.locate(trouble.at),
+                cures=trouble.cures if evidence.subject.architecture is not None else (),
             )
             for trouble in self.check(evidence)
         )

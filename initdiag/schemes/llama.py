@@ -47,7 +47,9 @@ TORCHTITAN = Scheme(
         "With tied weights only the head's init is applied: the shared matrix has std 1/sqrt(d_model), there cut at 3 "
         "sigmas, here not. Forgetting it in Qwen3 gave a loss past 500 (PR #2342).",
         "Router and experts as in its models/deepseek_v3: the router is scaled like the output projections.",
+        "Found by the name llama, too: Meta published no init, and PyTorch's own code trains Llama 3 from this one.",
     ),
+    aliases=("llama", "llama3"),
 )
 
 DEEPSEEK = Scheme(

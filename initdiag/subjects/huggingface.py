@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ _DROPPED = ("quantization_config", "attn_implementation", "_attn_implementation"
 class HuggingFace:
     """What a config says: the folder's name (or the file's, where it isn't config.json), vocab_size, what is declared,
     and a function that builds the module with the class's own init in torch's default dtype. large: it may have a
-    billion parameters or more.
+    billion parameters or more. fields: of the config, its text part where it has several.
     """
 
     name: str
@@ -42,6 +42,7 @@ class HuggingFace:
     declared: Declared
     build: Callable[[], Any]
     large: bool
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_hf_config(path: Path | str) -> bool:
@@ -119,7 +120,15 @@ def load_hf(
             where = failing_line(error)
             raise RunError(f"{shown}: {title} can't be built from it: {first_line(error)} ({where})") from error
 
-    return HuggingFace(name, size, declared, build, _is_large(config))
+    return HuggingFace(name, size, declared, build, _is_large(config), fields_of(config))
+
+
+def fields_of(config: Any) -> dict[str, Any]:
+    """Return the fields of a config as `translation.architecture_of` reads them, of a composite one its text part."""
+    text = text_part(config)
+    if text is config:
+        return dict(config.to_dict())
+    return {**text.to_dict(), "tie_word_embeddings": getattr(config, "tie_word_embeddings", None)}
 
 
 def require_fits(found: HuggingFace, lean: bool) -> None:

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from initdiag.errors import RunError, UsageError, require_type
 from initdiag.model import Architecture
 from initdiag.subjects.declared import VOCABULARY, declared_by, read, text_part
+from initdiag.subjects.huggingface import fields_of
 from initdiag.subjects.subject import Declared, Subject
 from initdiag.subjects.translation import architecture_of
 
@@ -78,14 +79,7 @@ def likeness_of(module: nn.Module) -> Architecture | None:
     config: Any = getattr(module, "config", None)
     if not hasattr(config, "to_dict"):
         return None
-    text = text_part(config)
-    fields = text.to_dict() if text is config else {**text.to_dict(), "tie_word_embeddings": _tied(config)}
-    return architecture_of(fields)
-
-
-def _tied(config: Any) -> Any:
-    """Whether a composite config ties: that is said by the whole, not by its text part."""
-    return getattr(config, "tie_word_embeddings", None)
+    return architecture_of(fields_of(config))
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

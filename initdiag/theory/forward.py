@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,6 +50,24 @@ def predict(subject: Subject, batch: TokenBatch, *, backward: bool = False) -> P
     Raises:
         UnpredictableError: a module without a known architecture, weights with a mean, or sequences too long.
     """
+    with one_thread():
+        return _predicted(subject, batch, backward)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep numpy's products to one thread: on matrices this small, threads wait for each other, on a busy machine a
+    hundred times longer than the work takes."""
+    if os.environ.get("OPENBLAS_NUM_THREADS") == "1":
+        yield
+        return
+    import threadpoolctl
+
+    with threadpoolctl.ThreadpoolController().select(internal_api="openblas").limit(limits=1):
+        yield
+
+
+def _predicted(subject: Subject, batch: TokenBatch, backward: bool) -> Prediction:
     model = model_of(subject)
     ids = sequences(batch, model.shape)
     shape = (ids.shape[0], ids.shape[1])

@@ -119,7 +119,7 @@ def softmax(vocab_size: int, head: Head) -> Softmax:
     tilted_slope, pull = slopes.sum(axis=1) / sums, (slopes * seen).sum(axis=1) / sums * head.std
     return Softmax(
         std,
-        owns @ _WEIGHTS,
+        np.where(head.own == 0, 0.0, owns @ _WEIGHTS),  # exactly, of an untied head
         total @ _WEIGHTS,
         entropy @ _WEIGHTS,
         share @ _WEIGHTS,

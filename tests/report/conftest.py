@@ -84,7 +84,6 @@ def run(scheme: str = "scaled", seed: int = 0, findings: tuple[Finding, ...] = (
         uniform_targets=6.2517,
         allowance=0.0611,
         logit_std=0.16,
-        branch_variances={"blocks.0.mlp.out.weight": 8.576e-5},
         scaling_ratio=1.0,
     )
     versions = {"initdiag": "1.2.3", "python": "3.11", "torch": "2.13.0", "device": "cpu", "threads": "2"}
