@@ -27,6 +27,8 @@ from initdiag.report.summaries import (
     token_information,
 )
 
+SURE = 5  # standard deviations that the loss is allowed
+
 if TYPE_CHECKING:
     from initdiag.theory.spread import Spreads
 
@@ -242,12 +244,10 @@ def fact_cells(run: Run) -> list[tuple[str, str, str, str]]:
 
 
 def expectation(fact: Fact, run: Run) -> str:
-    """Return what a number is expected to be ± one standard deviation over draws, the loss ± its allowance."""
+    """Return what a number is expected to be ± one standard deviation over draws."""
     expected = fact.expected(fact, run)
-    if fact.key == "loss":
-        return f"{number(expected, fact.digits)} ± {number(run.expected.allowance, 3)}"
-    std = spread_of(fact, run)
-    return number(expected, fact.digits) if expected is None or math.isnan(std) else f"{beside(expected, std)}"
+    std = run.expected.allowance / SURE if fact.key == "loss" else spread_of(fact, run)
+    return number(expected, fact.digits) if expected is None or math.isnan(std) else beside(expected, std)
 
 
 def spread_of(fact: Fact, run: Run) -> float:

@@ -11,8 +11,8 @@ from torch import nn
 from initdiag.model.architecture import Architecture
 from initdiag.model.attention import Mix
 from initdiag.model.feedforward import Experts, hidden
-from initdiag.model.layers import Norm
 from initdiag.model.frequencies import alibi_slopes, scaled
+from initdiag.model.layers import Norm
 from initdiag.model.positions import mask, rotate, rotation, sinusoids
 from initdiag.model.sections import RotaryScaling
 from tests.model import plain, plain_positions

@@ -28,10 +28,12 @@ from initdiag.measure import (
     RouterMeasure,
     Wiring,
 )
-from initdiag.report import Pick, Report, Run
+from initdiag.report import Advice, Pick, Report, Run
 from initdiag.rules import Finding, Severity
 from initdiag.schemes import AsFound, Constant, Distribution, InitPlan, Part, PlannedParameter, Role
 from initdiag.theory import Expectations
+from initdiag.theory.forward import Prediction
+from initdiag.theory.spread import Spreads
 
 
 def finding(rule: str, severity: Severity, line: int = 3) -> Finding:
@@ -48,6 +50,32 @@ def finding(rule: str, severity: Severity, line: int = 3) -> Finding:
 
 def _mean(entry: PlannedParameter) -> float:
     return entry.distribution.value if isinstance(entry.distribution, Constant) else 0.0
+
+
+def foretold(measured: Measurements) -> Prediction:
+    """A prediction a little beside what was measured."""
+    first, second = measured.residual.branches
+    branches = (first, replace(second, branch_variance=8.576e-5, stream_variance=1.1287e-3))
+    values = replace(
+        measured,
+        logits=replace(measured.logits, self_logit=-0.7117, max_abs=math.nan),
+        residual=replace(measured.residual, branches=branches),
+    )
+    spreads = Spreads(
+        loss=0.0122,
+        uniform_targets=0.0041,
+        logit_std=0.00321,
+        self_logit=0.0456,
+        entropy_ratio=0.00012,
+        embedding_variance=3.21e-6,
+        branches=(1.1e-7, 2.2e-6),
+        streams=(4.4e-6, 5.5e-6),
+        branch_variance_sum=2.3e-6,
+        scaling_ratio=0.0123,
+        attention_std=(0.00017,),
+        attention_entropy=(2.1e-5,),
+    )
+    return Prediction(values, spreads, 2)
 
 
 def run(scheme: str = "scaled", seed: int = 0, findings: tuple[Finding, ...] = ()) -> Run:
@@ -85,6 +113,7 @@ def run(scheme: str = "scaled", seed: int = 0, findings: tuple[Finding, ...] = (
         allowance=0.0611,
         logit_std=0.16,
         scaling_ratio=1.0,
+        prediction=foretold(measured),
     )
     versions = {"initdiag": "1.2.3", "python": "3.11", "torch": "2.13.0", "device": "cpu", "threads": "2"}
     return Run(case.subject, case.batch, seed, "dense", "float32", measured, expected, findings, versions)
@@ -93,7 +122,10 @@ def run(scheme: str = "scaled", seed: int = 0, findings: tuple[Finding, ...] = (
 @pytest.fixture
 def checked() -> Report:
     found = (finding("LOSS001", Severity.ERROR), finding("RES001", Severity.WARNING, 9))
-    return Report((run(findings=found),), command="initdiag check tiny")
+    of = run(findings=found)
+    better = run("gpt2")
+    advice = (Advice(("init.scheme: gpt2", "model.tied: false"), ("LOSS001",), ("RES001",), better),)
+    return Report((replace(of, advice=advice),), command="initdiag check tiny")
 
 
 @pytest.fixture

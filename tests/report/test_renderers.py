@@ -95,8 +95,9 @@ def test_json_of_one_target_is_flat(checked: Report) -> None:
         "layer": 0,
         "kind": "attention",
         "branch_variance": 3.66e-6,
-        "expected_branch_variance": None,
+        "expected_branch_variance": 3.66e-6,
         "stream_variance": 7.852e-4,
+        "expected_stream_variance": 7.852e-4,
         "ratio": 3.66e-6 / 7.852e-4,
     }
     assert document["residual"]["branches"][0].items() >= branch.items()
