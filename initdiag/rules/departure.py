@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # models, and its errors at width 128 stay inside (benchmarks/theory.py). A wiring fault changes a variance twofold.
 SIGMAS = 6.0
 VARIANCE, RMS, ATTENTION = 0.25, 0.05, 0.25
+SMALLEST = 1e-30  # of what float32 can still square
 NEAR = math.log(1.15)  # a factor is taken for one that explains it when it is this close
 
 
@@ -36,7 +37,7 @@ class _Step:
 
     @property
     def departs(self) -> bool:
-        if not (math.isfinite(self.measured) and self.expected > 0):
+        if not (math.isfinite(self.measured) and SMALLEST < self.expected < math.inf):
             return False  # a number that isn't finite has a rule of its own
         allowed = max(math.log1p(self.floor), SIGMAS * _finite(self.spread) / self.expected)
         return self.measured <= 0 or abs(math.log(self.measured / self.expected)) > allowed

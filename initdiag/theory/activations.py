@@ -78,9 +78,12 @@ def mean_square(phi: Activation, std: float) -> float:
 
 def kurtosis(phi: Activation, std: float) -> float:
     """Return E[phi(u)⁴]/E[phi(u)²]² for u ~ N(0, std²); 1 where phi gives nothing."""
-    squares = phi(std * _NODES) ** 2
-    mean_square = float(_WEIGHTS @ squares)
-    return float(_WEIGHTS @ squares**2) / mean_square**2 if mean_square else 1.0
+    values = phi(std * _NODES)
+    largest = float(np.abs(values).max())
+    if not 0 < largest < math.inf:
+        return 1.0
+    squares = (values / largest) ** 2
+    return float(_WEIGHTS @ squares**2) / float(_WEIGHTS @ squares) ** 2
 
 
 def covariance(phi: Activation, inputs: Array) -> tuple[Array, Array]:

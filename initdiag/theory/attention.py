@@ -13,16 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from initdiag.measure.values import QUERIES
 from initdiag.model.architecture import Architecture
 from initdiag.model.frequencies import alibi_slopes, rotary_frequencies
 from initdiag.schemes import Constant
 from initdiag.theory.activations import Array
 from initdiag.theory.grams import linear, normed
 from initdiag.theory.planned import Model
+from initdiag.theory.sharpness import averaged, expected_variances, over_slopes, sharpness, variances
 from initdiag.theory.spread import unevenness
 
 Small = Array  # float32: of sampled heads, whose noise is far above its rounding
+MOST_SLOPES = 32  # of ALiBi, evenly from all of them, that attention is seen with
 JITTER = 1e-9  # of the mean variance: tokens that are alike make a Gram singular
 
 
@@ -83,6 +84,15 @@ def mix(weights: Small, gram: Array) -> Array:
     return twice.transpose(1, 0, 2).reshape(gram.shape).astype(np.float64) / heads
 
 
+def alike_turned(shape: Architecture, length: int, window: int | None) -> Array:
+    """Return Σ_f cos((j − k)·θ_f) over the features of a head, (T, T): head_dim without rotary."""
+    ago = np.arange(length)
+    turns = rotary_frequencies(shape, window is not None) if shape.position == "rotary" else []
+    alike = shape.head_dim - 2 * len(turns) + 2 * np.cos(np.outer(ago, turns)).sum(axis=-1)
+    found: Array = alike[abs(ago[:, None] - ago[None, :])]
+    return found
+
+
 def sample(
     model: Model, layer: int, read: Array, shape: tuple[int, int], heads: int, random: np.random.Generator
 ) -> Heads:
@@ -94,12 +104,17 @@ def sample(
     split = (heads, batch, length, -1)
     logits = queries.reshape(split) @ keys.reshape(split).transpose(0, 1, 3, 2)
     logits *= np.float32(architecture.attention_scale)
+    seen = visible(length, window)
+    bare = logits.copy() if architecture.position == "alibi" else None
+    fluctuation = variances(logits, seen)
+    expected = expected_variances(model, name, read, shape, seen, alike_turned(architecture, length, window))
+    if expected is not None:
+        fluctuation = fluctuation - expected
     slope = None
     if architecture.attention_softcap is not None:
         cap = np.float32(architecture.attention_softcap)
         bounded = np.tanh(logits / cap)
         logits, slope = cap * bounded, 1 - bounded**2
-    seen = visible(length, window)
     if architecture.position == "alibi":
         logits -= _slopes(architecture, layer, heads)[:, None, None, None] * _ago(length)
     logits[..., ~seen] = -np.inf
@@ -111,22 +126,12 @@ def sample(
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     std, ratio = sharpness(logits, weights, seen)
+    if bare is not None:
+        std, ratio = over_slopes(bare, _slopes(architecture, 0, min(architecture.n_heads, MOST_SLOPES)), seen)
+    else:
+        known = fluctuation if expected is not None else None
+        std, ratio = averaged(std, known), averaged(ratio, known)
     return Heads(queries, keys, weights[..., :length], slope, norms[0], norms[1], std, ratio)
-
-
-def sharpness(logits: Small, weights: Small, seen: NDArray[np.bool_]) -> tuple[Array, Array]:
-    """Return (logit std, entropy ratio) of each head, over the last queries that see several keys; nan if none do."""
-    logits, weights, seen = logits[..., -QUERIES:, :], weights[..., -QUERIES:, :], seen[-QUERIES:]
-    keys = seen.sum(axis=-1)
-    several = keys > 1
-    if not several.any():
-        return np.full(len(logits), math.nan), np.full(len(logits), math.nan)
-    kept = np.where(seen, logits, 0)
-    mean = kept.sum(axis=-1, keepdims=True) / keys[:, None]
-    spread = np.sqrt((np.where(seen, kept - mean, 0) ** 2).sum(axis=-1) / keys)
-    entropy = -(weights * np.log(np.where(weights > 0, weights, 1))).sum(axis=-1)
-    ratio = entropy[..., several] / np.log(keys[several])
-    return spread[..., several].mean(axis=(1, 2)), ratio.mean(axis=(1, 2))
 
 
 def root(gram: Array) -> Small:

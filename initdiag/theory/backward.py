@@ -23,6 +23,8 @@ from initdiag.theory.head import Head, met, softmax
 from initdiag.theory.mlp_gradient import fed_gradient
 from initdiag.theory.planned import Model
 
+TINY = 1e-300  # of a state that is nothing, by which nothing is divided
+
 
 @dataclass
 class Squares:
@@ -110,9 +112,11 @@ def _of_head(
     """
     shape, vocab_size = model.shape, model.shape.vocab_size
     at = softmax(vocab_size, head)
-    square = np.diagonal(state.gram)
+    square = np.maximum(np.diagonal(state.gram), TINY)
     size = np.sqrt(square)
-    common = np.minimum(met(head, state.gram / np.outer(size, size) * np.outer(head.std, head.std)), vocab_size)
+    common = np.minimum(
+        met(vocab_size, head, state.gram / np.outer(size, size) * np.outer(head.std, head.std)), vocab_size
+    )
     alike, meets = ids[:, None] == ids[None, :], ids[:, None] == targets[None, :]
     wanted = targets[:, None] == targets[None, :]
     share, rest = at.share * at.own_slope, 1 - at.share
@@ -122,6 +126,11 @@ def _of_head(
     both = (
         np.outer(share, share) * alike
         + (np.outer(share, tilted) + np.outer(tilted, share) + np.outer(rest, rest) * common) / vocab_size
+    )
+    # p_i of one position is the same number twice: E[p²], which is more than E[p]² where its own logit decides
+    wavers = np.maximum(at.share_square - at.share**2, 0.0)
+    both[np.diag_indices(len(both))] += wavers * (
+        at.own_slope**2 + (np.diagonal(common) - 2 * at.own_slope * at.tilted_slope) / vocab_size
     )
     delta = (np.outer(target, target) * wanted - chosen - chosen.T + both) * (shape.logit_multiplier / tokens) ** 2
     name = "token_embedding" if shape.tied else "head"
@@ -185,7 +194,7 @@ def through_norm(
 
 def _perpendicular(gram: Array, along: Array, state: Array, width: int) -> Array:
     """Take away from each gradient what points along its own state: g − x·(g·x)/‖x‖²."""
-    part = np.diagonal(along) / (width * np.diagonal(state))
+    part = np.diagonal(along) / (width * np.maximum(np.diagonal(state), TINY))
     crossed = along * part[None, :]
     return gram - crossed - crossed.T + np.outer(part, part) * width * state
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from initdiag.model.sections import Experts
 from initdiag.schemes import Constant
-from initdiag.theory.activations import ACTIVATIONS, Activation, Array, covariance, kurtosis
+from initdiag.theory.activations import ACTIVATIONS, Activation, Array, covariance
 from initdiag.theory.attention import Small, root
 from initdiag.theory.grams import linear, normed
 from initdiag.theory.planned import Model
+
+SOME = 64  # tokens, from which the chance of hidden units is seen
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ def hidden(model: Model, name: str, read: Array, *, inner_norm: bool = True) -> 
 def chance(model: Model, layer: int, read: Array) -> float:
     """Return the relative variance of the mean square of hidden units over draws of the matrices before them.
 
-    (κ − 1)/width, with κ = E[h⁴]/E[h²]² of a unit, as if all tokens were alike: most of them are, on the way.
+    (Σ_ij E[h_i²·h_j²]/(Σ_i E[h_i²])² − 1)/width: a unit is the same for all tokens, so that those that are alike have
+    its size in common. SOME tokens stand for all.
     """
     shape, name = model.shape, f"blocks.{layer}.mlp"
     if shape.inner_norm:
@@ -88,14 +90,26 @@ def chance(model: Model, layer: int, read: Array) -> float:
     if shape.has_experts(layer) and shape.moe:
         width = (shape.moe.d_ff or width) * (shape.moe.top_k + shape.moe.shared)
         name += ".shared" if shape.moe.shared else ""
-    square = float(np.diagonal(read).mean()) * shape.d_model
-    into = math.sqrt(square * model.weight(f"{name}.input") + model.bias(f"{name}.input"))
+    some = np.unique(np.linspace(0, len(read) - 1, SOME).astype(int))
+    read = read[np.ix_(some, some)]
+    into = linear(model, f"{name}.input", read, shape.d_model)
     if not shape.gated:
-        return (kurtosis(ACTIVATIONS[shape.activation], into) - 1) / width
-    gate = math.sqrt(square * model.weight(f"{name}.gate") + model.bias(f"{name}.gate"))
+        return _excess(_squares(ACTIVATIONS[shape.activation], into)) / width
+    gate = linear(model, f"{name}.gate", read, shape.d_model)
     limit = shape.gate_limit
-    value = 3.0 if limit is None else kurtosis(lambda w: clamped(limit)(w) + 1, into)
-    return (kurtosis(gate_activation(model), gate) * value - 1) / width
+    value = _squares((lambda w: w) if limit is None else (lambda w: clamped(limit)(w) + 1), into)
+    both = [one * other for one, other in zip(_squares(gate_activation(model), gate), value, strict=True)]
+    return _excess((both[0], both[1])) / width
+
+
+def _squares(phi: Activation, inputs: Array) -> tuple[Array, Array]:
+    """Return E[phi(u_i)²·phi(u_j)²], (n, n), and E[phi(u_i)²], (n,)."""
+    return covariance(lambda u: phi(u) ** 2, inputs)
+
+
+def _excess(moments: tuple[Array, Array]) -> float:
+    mean = float(moments[1].mean()) ** 2
+    return max(float(moments[0].mean()) / mean - 1, 0.0) if mean else 0.0
 
 
 def gate_activation(model: Model) -> Activation:

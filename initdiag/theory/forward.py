@@ -50,7 +50,7 @@ def predict(subject: Subject, batch: TokenBatch, *, backward: bool = False) -> P
     Raises:
         UnpredictableError: a module without a known architecture, weights with a mean, or sequences too long.
     """
-    with one_thread():
+    with one_thread(), np.errstate(all="ignore"):  # what overflows is inf or nan, and said so
         return _predicted(subject, batch, backward)
 
 
@@ -77,9 +77,12 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool) -> Predictio
     chances: list[Chance] = []
     attention: list[AttentionMeasure] = []
     heads: list[tuple[float, float]] = []
+    common = (_between(stream.gram, shape), 0.0)
     for layer, at in enumerate(blocks(model, stream, shape)):
         branches += _branches(model, layer, at, shape)
-        chances += (_chance(one, width) for one in (at.attention, at.mlp))
+        for one in (at.attention, at.mlp):
+            one_chance, common = _chance(one, width, shape, common)
+            chances.append(one_chance)
         std, entropy = at.heads.logit_std, at.heads.entropy_ratio
         attention.append(AttentionMeasure(f"blocks.{layer}.attention", layer, float(std.mean()), float(entropy.mean())))
         heads.append((_of_heads(std, model.shape), _of_heads(entropy, model.shape)))
@@ -94,7 +97,10 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool) -> Predictio
     if backward:
         targets = np.array(batch.targets[: shape[0]], dtype=np.int64)
         found = gradients(model, streams, ids, targets, head, batch.batch, heads_of(model, shape))
-        branches = [replace(at, gradient_norm=norm) for at, norm in zip(branches, found.branches, strict=True)]
+        branches = [
+            replace(at, gradient_norm=norm if math.isfinite(norm) else None)
+            for at, norm in zip(branches, found.branches, strict=True)
+        ]
         norms = GradientMeasure(tuple(found.parameters.items()))
     embedding_variance = (
         first.variance * of_branch(model.shape.stream_multiplier, 1) ** 2
@@ -115,7 +121,17 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool) -> Predictio
     weight = model.weight("token_embedding") if model.shape.tied else 0.0
     foreign = 1 - min(weight * float((state.own**2).mean()) / max(rms(state.gram) ** 2, 1e-300), 1.0)
     embedding = unevenness(first.gram) / width
-    chance = spreads(values, chances, embedding, unevenness(state.gram), heads, unscaled, width, foreign)
+    chance = spreads(
+        values,
+        chances,
+        embedding,
+        unevenness(state.gram),
+        heads,
+        unscaled,
+        width,
+        foreign,
+        model.shape.final_norm or model.shape.placement == "post",
+    )
     return Prediction(values, chance, shape[0])
 
 
@@ -206,13 +222,48 @@ def _read(model: Model, layer: int, part: str, added: Added) -> Read:
     return Read(f"{reader}.weight", normed, None, rms(added.read))
 
 
-def _chance(added: Added, width: int) -> Chance:
-    return Chance(unevenness(added.raw) / width, added.inner, unevenness(added.after.gram) / width)
+def _chance(
+    added: Added, width: int, shape: tuple[int, int], common: tuple[float, float]
+) -> tuple[Chance, tuple[float, float]]:
+    """Return the chance of a branch, and what tokens of a sequence have in common after it: mean and variance.
+
+    Attention averages over keys, so that it gives what they have in common, and inherits the chance of that.
+    """
+    inner, raw = added.inner, unevenness(added.raw) / width
+    mean, variance = common
+    if added.kind == "attention" and mean:
+        inner += variance / mean**2 * _alike(added.raw, shape) ** 2
+    between = _between(added.gram, shape)
+    chance = Chance(raw, inner, unevenness(added.after.gram) / width)
+    return chance, (mean + between, variance + between**2 * (2 / width + inner))
+
+
+def _between(gram: Array, shape: tuple[int, int]) -> float:
+    """The mean product of two tokens of one sequence."""
+    batch, length = shape
+    if length < 2:
+        return 0.0
+    places = gram.reshape(batch, length, batch, length)
+    inside = sum(float(places[at, :, at, :].sum()) for at in range(batch))
+    return (inside - float(np.trace(gram))) / (batch * length * (length - 1))
+
+
+def _alike(gram: Array, shape: tuple[int, int]) -> float:
+    """The part of a mean square that tokens of one sequence have in common."""
+    square = float(np.diagonal(gram).mean())
+    return min(_between(gram, shape) / square, 1.0) if square else 0.0
 
 
 def _of_heads(sampled: Array, shape: Architecture) -> float:
-    """The variance over the heads of one layer, of their mean."""
-    return float(sampled.var(ddof=1)) / shape.n_heads if len(sampled) > 1 else math.nan
+    """The variance of the mean over a layer's heads, about a mean over sampled ones.
+
+    Heads that share keys, in latent attention the part of them that turns, count as one: an upper bound.
+    """
+    if len(sampled) < 2:
+        return math.nan
+    shared = shape.mla.rope_dim / shape.head_dim if shape.mla else 0.0
+    own = shared + (1 - shared) / shape.n_heads if shape.mla else 1 / shape.n_kv_heads
+    return float(sampled.var(ddof=1)) * (own + 1 / len(sampled))
 
 
 def _stretch(plan: InitPlan, projection: str) -> float:

@@ -10,8 +10,9 @@ import numpy as np
 
 from initdiag.measure import LogitMeasure, LossMeasure, PositionLogits
 from initdiag.theory.activations import Array, covariance, mean
+from initdiag.theory.free_energy import free_energy
 from initdiag.theory.grams import Stream
-from initdiag.theory.loss import critical_std, log_sum_exp
+from initdiag.theory.loss import critical_std
 from initdiag.theory.planned import Model
 
 # Gauss–Hermite nodes and weights of N(0, 1)
@@ -21,6 +22,10 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 # ... and a fine grid with the weights of N(0, 1), for what a cap bends
 _ALL = np.linspace(-8, 8, 401)
 _NORMAL = np.exp(-(_ALL**2) / 2) / np.exp(-(_ALL**2) / 2).sum()
+
+
+SLIGHT = 1e-2  # a std at which all tokens have a part in the softmax
+FEW = 0.01  # of a softmax, that two have in common: below it, it is e^cov/V
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ class Softmax:
     own_slope: Array
     tilted_slope: Array
     pull: Array
+    share_square: Array
 
 
 def softmax(vocab_size: int, head: Head) -> Softmax:
@@ -96,7 +102,7 @@ def softmax(vocab_size: int, head: Head) -> Softmax:
     Of V Gaussians the softmax sees those up to √(2 ln V) stds: the others weigh V·E[exp(a); |a| < √(2 ln V)·s]. That
     is ln V + s²/2 for small s, and freezes at s·√(2 ln V) (Derrida, Phys. Rev. B 24, 2613, 1981).
     """
-    cap, reach = head.softcap, critical_std(vocab_size)
+    cap, reach = head.softcap, max(critical_std(vocab_size), 1.0)
     seen = np.linspace(-reach, reach, 401)
     values = _bounded(head.std[:, None] * seen, cap)
     exponents = values - seen**2 / 2
@@ -105,7 +111,11 @@ def softmax(vocab_size: int, head: Head) -> Softmax:
     sums = weights.sum(axis=1)
     tilted = (weights * values).sum(axis=1) / sums  # the mean logit of the others, as the softmax weighs them
     if cap is None:
-        others, std = np.array([log_sum_exp(vocab_size, one, -math.inf) for one in head.std.tolist()]), head.std
+        std, step = head.std, 0.02
+        energies = np.array(
+            [[free_energy(vocab_size - 1, by * one)[0] for one in std.tolist()] for by in (1 - step, 1, 1 + step)]
+        )
+        others, tilted = energies[1], (energies[2] - energies[0]) / (2 * step)  # std·dF/dstd
     else:
         others = np.log((vocab_size - 1) * sums * (seen[1] - seen[0]) / math.sqrt(2 * math.pi)) + peak
         std = np.sqrt(_bounded(head.std[:, None] * _ALL, cap) ** 2 @ _NORMAL)
@@ -117,6 +127,8 @@ def softmax(vocab_size: int, head: Head) -> Softmax:
     own_slope = _slope(head.own[:, None] + head.own_std[:, None] * _NODES, cap) @ _WEIGHTS
     slopes = weights * _slope(head.std[:, None] * seen, cap)
     tilted_slope, pull = slopes.sum(axis=1) / sums, (slopes * seen).sum(axis=1) / sums * head.std
+    if cap is None:
+        pull = tilted
     return Softmax(
         std,
         np.where(head.own == 0, 0.0, owns @ _WEIGHTS),  # exactly, of an untied head
@@ -127,10 +139,11 @@ def softmax(vocab_size: int, head: Head) -> Softmax:
         own_slope,
         tilted_slope,
         pull,
+        share**2 @ _WEIGHTS,
     )
 
 
-def met(head: Head, covariances: Array) -> Array:
+def met(vocab_size: int, head: Head, covariances: Array) -> Array:
     """Return V·Σ_v q_iv·q_jv of two positions' softmaxes q over all others, each times the slope of a cap: (n, n).
 
     E[e^(a + a')]/(E[e^a] E[e^a']), which is e^cov(a, a') of Gaussians; of capped ones a moment of e^a·slope.
@@ -140,10 +153,38 @@ def met(head: Head, covariances: Array) -> Array:
     """
     cap = head.softcap
     if cap is None:
-        return np.exp(np.minimum(covariances, 700.0))
-    whole = covariance(lambda u: np.exp(_bounded(u, cap) - cap) * _slope(u, cap), covariances)[0]
-    each = np.array([mean(lambda u: np.exp(_bounded(u, cap) - cap), float(std)) for std in head.std])
+        return overlap(vocab_size, covariances)
+    widest = float(head.std.max())
+    peak = float((_bounded(widest * _ALL, cap) - _ALL**2 / 2).max())  # where e^a weighs most, lest it overflow
+    whole = covariance(lambda u: np.exp(_bounded(u, cap) - peak) * _slope(u, cap), covariances)[0]
+    each = np.array([mean(lambda u: np.exp(_bounded(u, cap) - peak), float(std)) for std in head.std])
     return whole / np.outer(each, each)
+
+
+def overlap(vocab_size: int, covariances: Array) -> Array:
+    """Return V·Σ_v q_v·q'_v of two softmaxes over V Gaussians whose logits have these covariances.
+
+    e^cov as long as many tokens have a part in it. By Stein's lemma dF/ds = s·(1 − Σ q²) for the free energy F(s), so
+    that two equal softmaxes have 1 − F'(s)/s in common; of others, that of the part s² = cov which they share.
+    """
+    top = float(covariances.max())
+    found: Array = np.exp(np.minimum(covariances, 700.0))
+    first = math.log(max(vocab_size * FEW, 1.0))
+    if top <= first:
+        return found
+    grid = np.linspace(first, top, 12)
+    log = [math.log(vocab_size * max(_participation(vocab_size, math.sqrt(at)), FEW)) for at in grid]
+    beyond = covariances > first
+    found[beyond] = np.exp(np.interp(covariances[beyond], grid, np.minimum(log, grid)))
+    return found
+
+
+def _participation(vocab_size: int, std: float) -> float:
+    if std < SLIGHT:
+        return 1 / vocab_size
+    step = 0.03 * std
+    above, below = (free_energy(vocab_size - 1, std + by)[0] for by in (step, -step))
+    return 1 - (above - below) / (2 * step * std)
 
 
 def _bounded(logits: Array, cap: float | None) -> Array:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from initdiag.measure import PositionLogits, mean
+from initdiag.theory.free_energy import free_energy
 
 ROUNDING = 1e-5  # of the loss: a float32 forward is that exact, and where nothing is left to chance it decides
 
@@ -13,11 +14,12 @@ ROUNDING = 1e-5  # of the loss: a float32 forward is that exact, and where nothi
 def log_sum_exp(vocab_size: int, std: float, self_logit: float) -> float:
     """Return E[log-sum-exp] in nats, for V − 1 logits N(0, std²) and one that is `self_logit`.
 
-    ln((V−1)·exp(std²/2) + exp(self_logit)), up to O(1/√V). Beyond std = √(2 ln V) the sum is its largest terms and
-    freezes at about std·√(2 ln V) (the random energy model's transition; Derrida, Phys. Rev. B 24, 2613, 1981).
+    ln(exp(F) + exp(self_logit)), where F = E[ln Σ exp(std·z)] of the others is ln(V − 1) + std²/2 for small std, and
+    towards std = √(2 ln V) and beyond it less: the sum freezes to its largest terms (free_energy.py).
     """
-    others, critical = vocab_size - 1, critical_std(vocab_size)
-    rest = math.log(others) + std * std / 2 if std < critical else max(std * critical, math.log(others))
+    if math.isnan(std) or math.isnan(self_logit):
+        return math.nan
+    rest = free_energy(vocab_size - 1, std)[0]
     high, low = max(rest, self_logit), min(rest, self_logit)
     return high + math.log1p(math.exp(low - high)) if math.isfinite(high) else high
 
@@ -48,18 +50,16 @@ def sampling_allowance(
 ) -> float:
     """Return five standard deviations of loss − expected loss, in nats (false alarms: below 1e-6 per check).
 
-    Two sources: which targets were met, std²/N, and which logits the vocabulary got, (exp(std²) − 1)/V. The second
-    is shared by all positions, since hidden states at init are nearly collinear. It saturates at the spread of the
-    largest of V normals, (π²/6)·std²/(2 ln V), and fades where the self-logit is all of the sum. On top comes what
-    float32 rounds away, unless `rounding` is False.
+    Two sources: which targets were met, std²/N, and which logits the vocabulary got, (exp(std²) − 1)/V for small std.
+    The second is shared by all positions, since hidden states at init are nearly collinear; it is the variance of the
+    free energy, and fades where the self-logit is all of the sum. On top comes what float32 rounds away, unless
+    `rounding` is False.
     """
     targets, vocabulary = [], []
     for position in positions:
         variance = position.std * position.std
         share = math.exp(min(0.0, position.self_logit - log_sum_exp(vocab_size, position.std, position.self_logit)))
-        gumbel = math.pi**2 / 6 * variance / (2 * math.log(vocab_size))
-        spread = min(math.expm1(variance) / vocab_size, gumbel) if variance < 700 else gumbel
         targets.append(variance)
-        vocabulary.append((1 - share) ** 2 * spread)
+        vocabulary.append(((1 - share) * free_energy(vocab_size - 1, position.std)[1]) ** 2)
     chance = 5 * math.sqrt(mean(targets) / independent_targets + mean(vocabulary))
     return chance + ROUNDING * max(1.0, expected_loss(vocab_size, positions)) * rounding

@@ -14,7 +14,7 @@ import numpy as np
 
 from initdiag.measure import Measurements
 from initdiag.theory.activations import Array
-from initdiag.theory.loss import sampling_allowance
+from initdiag.theory.free_energy import free_energy
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,11 @@ class Chance:
 
 def unevenness(gram: Array) -> float:
     """Return 2·ΣK_ij²/(ΣK_ii)²: 2 where all tokens are alike, 2/n where they are independent; 0 of nothing."""
-    trace = float(np.trace(gram))
-    return 2 * float(np.vdot(gram, gram)) / trace**2 if trace else 0.0
+    largest = float(np.abs(gram).max())
+    if not 0 < largest < math.inf:
+        return 0.0
+    scaled = gram / largest  # whose squares neither vanish nor overflow
+    return 2 * float(np.vdot(scaled, scaled)) / float(np.trace(scaled)) ** 2
 
 
 def spreads(
@@ -65,6 +68,7 @@ def spreads(
     unscaled: Sequence[float],
     width: int,
     foreign: float,
+    normed: bool,
 ) -> Spreads:
     """Put the spreads of all numbers together; branches are independent of each other.
 
@@ -72,35 +76,51 @@ def spreads(
         embedding: the relative variance of the embedding's. state: the unevenness of what the head reads. heads: of
             each layer, the variances of logit std and entropy ratio over heads, each over the number of heads.
         unscaled: (unscaled std / std)² of each branch. foreign: the part of the state's variance that isn't the token's
-            own embedding.
+            own embedding. normed: the head reads what a norm gives.
     """
     residual, loss, logits = values.residual, values.loss, values.logits
-    variances = [at.branch_variance for at in residual.branches]
+    variances = [np.float64(at.branch_variance) for at in residual.branches]  # whose squares may overflow, in silence
     own = [math.sqrt(chance.drawn + chance.inner) for chance in chances]
     streams, inner = [], 0.0
-    for at, chance in zip(residual.branches, chances, strict=True):
+    for at, variance, chance in zip(residual.branches, variances, chances, strict=True):
         # what a norm gives has a size of its own: it forgets the branches before it
-        inner = (0.0 if at.carried == "normed" else inner) + chance.inner * at.branch_variance**2
-        streams.append(math.sqrt(chance.stream * at.stream_variance**2 + inner))
+        inner = (0.0 if at.carried == "normed" else inner) + chance.inner * variance**2
+        streams.append(math.sqrt(chance.stream * np.float64(at.stream_variance) ** 2 + inner))
     count, vocab_size = len(values.positions), loss.vocab_size
     tokens = np.array([at.self_logit for at in values.positions])
     square = np.array([at.std for at in values.positions]) ** 2
-    of_self = math.sqrt(float(square.mean()) * foreign / count + float((tokens**2).mean()) * 2 / width / count)
-    vocabulary = sampling_allowance(vocab_size, values.positions, count, rounding=False) / 5
-    targets = math.sqrt(float(square.mean()) / count)
+    last = (
+        streams[-1] / residual.branches[-1].stream_variance
+        if streams and residual.branches[-1].stream_variance
+        else 0.0
+    )
+    of_self = math.sqrt(
+        float(square.mean()) * foreign / count
+        + float((tokens**2).mean()) * 2 / width / count
+        + float(tokens.mean()) ** 2 * foreign * last**2 / 4  # the state is divided by its own size
+    )
     share = _self_share(values)
-    uniform = math.hypot(math.sqrt(max(vocabulary**2 - targets**2, 0.0)), share * of_self)
+    energy = free_energy(vocab_size - 1, math.sqrt(float(square.mean())))[1]
+    # cov(ln Z, mean logit) = s²/V, the variance of the mean logit: under uniform targets it is taken off, and what is
+    # left is that of products of logits, of which states that aren't alike have less in common
+    beyond = max(energy**2 - float(square.mean()) / vocab_size, 0.0) * state / 2
+    uniform = math.hypot((1 - share) * math.sqrt(beyond), share * of_self)
+    given = math.hypot((1 - share) * energy, share * of_self)
+    if not normed:  # ln V + s²/2 follows the size of the state
+        by_size = (1 - share) * min(float(square.mean()), 2 * loss.uniform) * last / 2
+        uniform, given = math.hypot(uniform, by_size), math.hypot(given, by_size)
+    targets = math.sqrt(float(square.mean()) / count)
     total, stretched = sum(variances), [v * u for v, u in zip(variances, unscaled, strict=True)]
     tilt = [
         (v / total - u / sum(stretched)) * one if total and sum(stretched) else 0.0
         for v, u, one in zip(variances, stretched, own, strict=True)
     ]
     return Spreads(
-        loss=math.hypot(uniform, targets),
+        loss=math.hypot(given, targets),
         uniform_targets=uniform,
-        logit_std=logits.std * math.sqrt(state / vocab_size) / 2,
+        logit_std=logits.std / 2 * math.sqrt(state / vocab_size + (0.0 if normed else last**2)),
         self_logit=of_self,
-        entropy_ratio=math.hypot(_of_entropy(values, state), share * of_self / math.log(vocab_size)),
+        entropy_ratio=math.hypot(_of_entropy(values, state), _by_self(values, share) * of_self),
         embedding_variance=residual.embedding_variance * math.sqrt(embedding),
         branches=tuple(v * one for v, one in zip(variances, own, strict=True)),
         streams=tuple(streams),
@@ -115,6 +135,12 @@ def _self_share(values: Measurements) -> float:
     """The part of the softmax that is the input token's own logit: by how much the loss follows it."""
     at = values.logits
     return 1 / (1 + math.exp(min(max(values.loss.uniform + at.std**2 / 2 - at.self_logit, -700.0), 700.0)))
+
+
+def _by_self(values: Measurements, share: float) -> float:
+    """By how much the entropy ratio follows the token's own logit: dH/dm = −p(1 − p)(m − mean logit of others)."""
+    away = abs(values.logits.self_logit - min(values.logits.std**2, 2 * values.loss.uniform))
+    return share * (1 - share) * max(away, 1.0) / values.loss.uniform
 
 
 def _of_entropy(values: Measurements, state: float) -> float:

@@ -30,6 +30,12 @@ def test_named_functions_exist(module: str, name: str) -> None:
     assert hasattr(importlib.import_module(f"initdiag.theory.{module}"), name)
 
 
+def test_named_files_exist() -> None:
+    named = set(re.findall(r"`(?:python )?([a-z]+/[\w/]+(?:\.py|/))", PAGE))
+    assert {"docs/plots.py", "initdiag/theory/"} < named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_papers_that_the_code_cites_are_on_the_page() -> None:
     cited = {paper for path in CODE for paper in ARXIV.findall(path.read_text(encoding="utf-8"))}
     assert cited

@@ -97,7 +97,11 @@ def found(
     )
     wiring = SimpleNamespace(head="head.weight", embedding="embed.weight", tied=tied)
     subject = SimpleNamespace(
-        drawn_by_us=False, declared=declared, plan=SimpleNamespace(by_name={}), locate=lambda path: None
+        drawn_by_us=False,
+        architecture=None,
+        declared=declared,
+        plan=SimpleNamespace(by_name={}),
+        locate=lambda path: None,
     )
     measured = SimpleNamespace(history=history, parameters=parameters, wiring=wiring)
     return rule.findings(Evidence(subject, measured, None, None))
@@ -212,7 +216,11 @@ def test_a_module_that_was_not_watched_has_no_history() -> None:
         history=history, parameters=(), wiring=SimpleNamespace(head=None, embedding=None, tied=False)
     )
     subject = SimpleNamespace(
-        drawn_by_us=False, declared=Declared(), plan=SimpleNamespace(by_name={}), locate=lambda path: None
+        drawn_by_us=False,
+        architecture=None,
+        declared=Declared(),
+        plan=SimpleNamespace(by_name={}),
+        locate=lambda path: None,
     )
     evidence = Evidence(subject, measured, None, None)
     assert [rule.findings(evidence) for rule in (UNWRITTEN, RESCALED, UNTOUCHED, TIE)] == [()] * 4

@@ -43,13 +43,13 @@ def others(vocab: int, std: float, seed: int) -> Tensor:
 def test_log_sum_exp_of_draws(vocab: int, std: float, self_logit: float) -> None:
     sums = torch.logaddexp(others(vocab, std, vocab), torch.tensor(self_logit).double())
     error = float(sums.std()) / math.sqrt(400)
-    bias = math.expm1(std**2) / (2 * vocab)  # E[ln Σ] < ln E[Σ]: −Var/2 to first order
+    # of ln(e^x + e^m) with x random, the curvature is left out: at most 1/4, times half the variance of x
+    curved = math.expm1(std**2) / vocab / 8
     found, drawn = log_sum_exp(vocab, std, self_logit), float(sums.mean())
-    assert abs(found - drawn) <= SIGMAS * error + 1.5 * bias + 1e-12, (found, drawn, error, bias)
+    assert abs(found - drawn) <= SIGMAS * error + curved + 1e-12, (found, drawn, error, curved)
 
 
 def test_gpt2_small_starts_at_10_979() -> None:
-    assert log_sum_exp(50257, 0.02 * math.sqrt(768), 0.0) == pytest.approx(10.979, abs=5e-4)
     assert log_sum_exp(50257, 0.02 * math.sqrt(768), 0.0) == pytest.approx(
         math.log(50257) + 768 * 0.02**2 / 2, abs=1e-5
     )
@@ -60,16 +60,29 @@ def test_equal_logits_give_ln_v(vocab: int) -> None:
     assert log_sum_exp(vocab, 0.0, 0.0) == pytest.approx(math.log(vocab), rel=1e-12)
 
 
-@pytest.mark.parametrize("std", [5.0, 10.0, 100.0])
-def test_frozen(std: float) -> None:
-    """Beyond √(2 ln V) the sum is its largest term; extreme-value theory says how far below std·√(2 ln V) that is."""
+def largest(count: int) -> float:
+    """E[max of `count` normals] = ∫ z d(Φ(z)^count), by the trapezoid rule over ∫ (1 − Φ^count) from −12 to 12."""
+    step = 1e-3
+    at = [-12 + step * i for i in range(24_001)]
+    return math.fsum(1 - (0.5 * math.erfc(-z / math.sqrt(2))) ** count for z in at) * step - 12
+
+
+@pytest.mark.parametrize("std", [3.0, 4.0, 5.0, 10.0, 100.0])
+def test_near_freezing_and_frozen(std: float) -> None:
+    """√(2 ln V) = 4.45. 400 draws; moments are interpolated to 1e-3 nats, and far out to 1e-3 of what they are."""
     vocab = 20_000
     sums = others(vocab, std, seed=1)
-    root = math.sqrt(2 * math.log(vocab))
-    below = std * (math.log(math.log(vocab)) + math.log(4 * math.pi)) / (2 * root)
     found, drawn = log_sum_exp(vocab, std, -math.inf), float(sums.mean())
-    assert found == pytest.approx(std * root, rel=1e-3)
-    assert drawn <= found <= drawn + below + SIGMAS * float(sums.std()) / 20
+    assert abs(found - drawn) <= SIGMAS * float(sums.std()) / 20 + 1e-3 * max(1.0, std)
+    if std > math.sqrt(2 * math.log(vocab)):
+        assert found <= std * math.sqrt(2 * math.log(vocab))  # the bound of the random energy model
+    spread = sampling_allowance(vocab, [position(std, -math.inf)], 10**12, rounding=False) / 5
+    assert spread == pytest.approx(float(sums.std()), rel=SIGMAS / math.sqrt(2 * 400) * 1.5)  # its kurtosis is above 3
+
+
+@pytest.mark.parametrize("vocab", [97, 1000, 50257])
+def test_far_beyond_it_the_largest_is_all(vocab: int) -> None:
+    assert log_sum_exp(vocab, 1e6, -math.inf) == pytest.approx(1e6 * largest(vocab - 1), rel=1e-3)
 
 
 def test_it_grows_with_std_without_a_jump_and_ends_at_the_self_logit() -> None:
@@ -77,10 +90,9 @@ def test_it_grows_with_std_without_a_jump_and_ends_at_the_self_logit() -> None:
         values = [log_sum_exp(vocab, 0.001 * i, 0.0) for i in range(9000)]
         steps = [b - a for a, b in pairwise(values)]
         assert min(steps) >= -1e-12
-        assert max(steps) < 0.001 * (math.sqrt(2 * math.log(vocab)) + 0.001)  # the slope is std, then √(2 ln V)
+        assert max(steps) < 0.001 * (math.sqrt(2 * math.log(vocab)) + 0.001)  # its slope is the tilted mean logit
     assert log_sum_exp(50257, 1.0, 483.0) == pytest.approx(483.0, abs=1e-12)
     assert log_sum_exp(50257, 1.0, 1e5) == 1e5
-    assert log_sum_exp(50257, 1e6, 0.0) == pytest.approx(1e6 * math.sqrt(2 * math.log(50256)))
 
 
 # --- the expected loss
@@ -104,13 +116,14 @@ def test_the_allowance_by_hand() -> None:
     def rounding(*at: PositionLogits) -> float:
         return 1e-5 * expected_loss(vocab, at)
 
-    expected = 5 * math.sqrt(s**2 / targets + (math.exp(s**2) - 1) / vocab)
+    # Var ln Z is (e^s² − 1)/n for n = 999 others, to 1e-3 of it
+    expected = 5 * math.sqrt(s**2 / targets + (math.exp(s**2) - 1) / (vocab - 1))
     assert sampling_allowance(vocab, [position(s, -math.inf)], targets) == pytest.approx(
-        expected + rounding(position(s, -math.inf))
+        expected + rounding(position(s, -math.inf)), rel=1e-4
     )
-    mixed = 5 * math.sqrt(s**2 / 2 / targets + (math.exp(s**2) - 1) / 2 / vocab)
+    mixed = 5 * math.sqrt(s**2 / 2 / targets + (math.exp(s**2) - 1) / 2 / (vocab - 1))
     assert sampling_allowance(vocab, [position(s, -math.inf), position(0.0)], targets) == pytest.approx(
-        mixed + rounding(position(s, -math.inf), position(0.0))
+        mixed + rounding(position(s, -math.inf), position(0.0)), rel=1e-4
     )
     # where the self-logit is all of the sum the vocabulary says nothing
     assert sampling_allowance(vocab, [position(s, 100.0)], targets) == pytest.approx(
