@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from initdiag.measure import Measurements
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # models, and its errors at width 128 stay inside (benchmarks/theory.py). A wiring fault changes a variance twofold.
 SIGMAS = 6.0
 VARIANCE, RMS, ATTENTION = 0.25, 0.05, 0.25
+NARROW, FEW = 8.0, 2.0  # over d_model, and over head_dim, more: what is left out falls like 1/width
+BRANCHES = 2  # of a model without norms that are compared: its first block
 SMALLEST = 1e-30  # of what float32 can still square
 NEAR = math.log(1.15)  # a factor is taken for one that explains it when it is this close
 
@@ -58,11 +60,21 @@ def _departs(evidence: Evidence) -> Iterator[Trouble]:
                 "model",
             )
         return
-    steps = _steps(evidence.measured, expected.prediction.values, expected.prediction.spreads)
+    shape = _architecture(evidence)
+    narrow = NARROW / shape.d_model if shape else 0.0
+    few = FEW / shape.head_dim if shape else 0.0
+    found = _steps(evidence.measured, expected.prediction.values, expected.prediction.spreads)
+    if evidence.measured.wiring.placement == "none":  # without norms what one branch is off by goes into all after it
+        found = tuple(step for step in found if step.kind == "embedding" or 0 < step.index <= BRANCHES)
+    if evidence.measured.wiring.placement == "reordered":  # attention reads the stream as large as it is
+        found = tuple(step for step in found if step.kind != "attention" or step.index == 1)
+    steps = [
+        replace(step, floor=step.floor + (narrow if step.kind != "reads" else 0.0) + few * (step.kind == "attention"))
+        for step in found
+    ]
     first = next((step for step in steps if step.departs), None)
     if first is None:
         return
-    shape = _architecture(evidence)
     source = expected.promised.name if expected.promised else "its config and its weights"
     later = sum(step.departs for step in steps) - 1  # what follows from it
     why = _reason(first, shape) if shape else ""
@@ -100,7 +112,7 @@ def _all_steps(measured: Measurements, expected: Measurements, spreads: Spreads)
     )
     attentions = iter(zip(measured.attention, expected.attention, spreads.attention_std, strict=False))
     for k, (at, foreseen) in enumerate(zip(residual.branches, other.branches, strict=True)):
-        if at.reads and foreseen.reads and foreseen.reads[0].normed:
+        if at.reads and at.reads[0].normed and foreseen.reads and foreseen.reads[0].normed:
             yield _Step("reads", at.reads[0].reader, at.index, at.reads[0].rms, foreseen.reads[0].rms, 0.0, RMS)
         if at.kind == "attention" and (pair := next(attentions, None)):
             seen, wanted, spread = pair

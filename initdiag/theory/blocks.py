@@ -9,7 +9,7 @@ import numpy as np
 from initdiag.model.architecture import of_branch
 from initdiag.theory.activations import Array
 from initdiag.theory.attention import Heads, attended
-from initdiag.theory.feedforward import chance, fed
+from initdiag.theory.feedforward import fed
 from initdiag.theory.grams import Normed, Stream, normed, passed
 from initdiag.theory.planned import Model
 
@@ -68,22 +68,21 @@ def block(model: Model, layer: int, stream: Stream, shape: tuple[int, int], head
     if architecture.placement in ("parallel", "parallel_shared"):
         shared = architecture.placement == "parallel_shared"
         other = read if shared else _read(model, f"{name}.mlp_norm", stream)
-        fed_raw = fed(model, layer, other.gram, random)
+        fed_raw, chance_fed = fed(model, layer, other.gram, random)
         fed_scale = _scale(model, layer, "mlp", fed_raw)
         end = stream.times(kept[0]).plus(_scaled(raw, scale) + _scaled(fed_raw, fed_scale))
         attention = Added("attention", read.gram, read.factor, raw, scale, end, chance_mixed)
-        fed_chance = chance(model, layer, other.gram)
-        mlp = Added(kind, other.gram, other.factor, fed_raw, fed_scale, end, fed_chance)
+        mlp = Added(kind, other.gram, other.factor, fed_raw, fed_scale, end, chance_fed)
         return Block(attention, mlp, sampled, end)
     middle = stream.times(kept[0]).plus(_scaled(raw, scale))
     attention = Added("attention", read.gram, read.factor, raw, scale, middle, chance_mixed)
     if architecture.placement == "post":
         middle = passed(model, f"{name}.attention_norm", middle)
     other = _read(model, f"{name}.mlp_norm" if before else "", middle)
-    fed_raw = fed(model, layer, other.gram, random)
+    fed_raw, chance_fed = fed(model, layer, other.gram, random)
     fed_scale = _scale(model, layer, "mlp", fed_raw)
     end = middle.times(kept[1]).plus(_scaled(fed_raw, fed_scale))
-    mlp = Added(kind, other.gram, other.factor, fed_raw, fed_scale, end, chance(model, layer, other.gram))
+    mlp = Added(kind, other.gram, other.factor, fed_raw, fed_scale, end, chance_fed)
     if architecture.placement == "post":
         end = passed(model, f"{name}.mlp_norm", end)
     return Block(attention, mlp, sampled, end)

@@ -13,6 +13,7 @@ from initdiag.theory.attention import Small, root
 from initdiag.theory.grams import linear, normed
 from initdiag.theory.planned import Model
 
+ROUTERS = 4  # that are sampled in a layer: where tokens are alike, one decides for all of them
 SOME = 64  # tokens, from which the chance of hidden units is seen
 
 
@@ -38,17 +39,26 @@ class Routed:
         return self.scores * (by_score - (self.scores * by_score).sum(axis=1, keepdims=True))
 
 
-def fed(model: Model, layer: int, read: Array, random: np.random.Generator) -> Array:
-    """Return the Gram of what the MLP, or the experts, of a layer give for what they read: both (n, n)."""
+def fed(model: Model, layer: int, read: Array, random: np.random.Generator) -> tuple[Array, float]:
+    """Return the Gram of what the MLP, or the experts, of a layer give for what they read, both (n, n), and how it varies.
+
+    That is the relative variance over draws of what their output projections are given.
+    """
     shape, name = model.shape, f"blocks.{layer}.mlp"
     if not shape.has_experts(layer):
-        return mlp(model, name, read, shape.d_ff)
+        return mlp(model, name, read, shape.d_ff), chance(model, layer, read)
     moe = shape.moe
     assert moe is not None
     width = moe.d_ff or shape.d_ff
-    weights = routed(model, f"{name}.router", read, random).weights
-    mixed = (weights @ weights.T) * mlp(model, name, read, width)  # experts are independent: only shared ones meet
-    return mixed + mlp(model, f"{name}.shared", read, moe.shared * width) if moe.shared else mixed
+    one, factor = mlp(model, name, read, width), root(read)
+    weights = [routed(model, f"{name}.router", factor, random).weights for _ in range(ROUTERS)]
+    mixed = sum(each @ each.T for each in weights) / ROUTERS * one  # experts are independent: only shared ones meet
+    sizes = np.array([float(((each**2).sum(axis=1) * np.diagonal(one)).sum()) for each in weights])
+    if moe.shared:
+        shared = mlp(model, f"{name}.shared", read, moe.shared * width)
+        mixed, sizes = mixed + shared, sizes + float(np.trace(shared))
+    by_router = float(sizes.var(ddof=1) / sizes.mean() ** 2) if sizes.mean() else 0.0
+    return mixed, chance(model, layer, read) + by_router * (1 + 1 / ROUTERS)
 
 
 def mlp(model: Model, name: str, read: Array, width: int) -> Array:
@@ -122,12 +132,16 @@ def clamped(limit: float) -> Activation:
     return lambda w: np.clip(w, -limit, limit)
 
 
-def routed(model: Model, router: str, read: Array, random: np.random.Generator) -> Routed:
-    """Draw a router and let it choose, as `initdiag.model.feedforward` does."""
+def routed(model: Model, router: str, factor: Small, random: np.random.Generator) -> Routed:
+    """Draw a router and let it choose, as `initdiag.model.feedforward` does.
+
+    Args:
+        factor: (n, n), a root of the Gram of what it reads.
+    """
     shape, moe = model.shape, model.shape.moe
     assert moe is not None
     scale = np.sqrt(shape.d_model * model.weight(router))
-    logits = scale * (root(read) @ random.standard_normal((len(read), moe.experts), dtype=np.float32))
+    logits = scale * (factor @ random.standard_normal((len(factor), moe.experts), dtype=np.float32))
     logits += _per_expert(model, f"{router}.bias", moe, random)
     scores = 1 / (1 + np.exp(-logits)) if moe.score == "sigmoid" else _softmax(logits)
     choice = scores + _per_expert(model, f"{router.removesuffix('router')}choice.bias", moe, random)

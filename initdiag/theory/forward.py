@@ -28,6 +28,7 @@ from initdiag.tokens import TokenBatch
 
 LONGEST = 2048  # tokens of a sequence: Grams of more than that are no matter of seconds
 PAIRS = 12 * 512**2  # layers × tokens² up to which a second sequence is taken along: a fraction of a second
+MOST_SLOPES = 16  # of ALiBi, each of which has a head of its own
 MOST_HEADS = 8  # that are sampled in a layer; fewer where twice PAIRS, over all of them, would not do
 
 
@@ -182,7 +183,7 @@ def blocks(model: Model, stream: Stream, shape: tuple[int, int]) -> Iterator[Blo
 def heads_of(model: Model, shape: tuple[int, int]) -> int:
     """Return how many heads to sample in each layer."""
     if model.shape.position == "alibi":  # every head has a slope of its own
-        return MOST_HEADS
+        return min(MOST_SLOPES, max(MOST_HEADS, model.shape.n_heads))
     cost = model.shape.n_layers * (shape[0] * shape[1]) ** 2
     return max(1, min(MOST_HEADS, 2 * PAIRS // cost))
 
@@ -219,6 +220,8 @@ def _read(model: Model, layer: int, part: str, added: Added) -> Read:
     first = "gate" if shape.gated else "input"
     reader = f"blocks.{layer}.attention.query" if part == "attention" else f"blocks.{layer}.mlp.{first}"
     normed = shape.placement not in ("reordered", "none")
+    if shape.placement == "post" and layer == 0 and part == "attention":  # what the embedding gives
+        normed = shape.embedding_norm
     return Read(f"{reader}.weight", normed, None, rms(added.read))
 
 

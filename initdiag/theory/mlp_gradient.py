@@ -26,7 +26,7 @@ def fed_gradient(
     moe = shape.moe
     assert moe is not None
     width = moe.d_ff or shape.d_ff
-    route = routed(model, f"{name}.router", read, random)
+    route = routed(model, f"{name}.router", root(read), random)
     both = _mlp(model, name, read, width, gram * (route.weights @ route.weights.T), squares)
     # what the score of an expert gets: g·E(x), a Gaussian of covariance Γ∘(its output), for each expert
     field = root(gram * mlp(model, name, read, width))
