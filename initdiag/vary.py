@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from initdiag.case import Case
-from initdiag.errors import ConfigError, UsageError
+from initdiag.errors import ConfigError, UsageError, require_type
 from initdiag.predict import case_of, predicted
 from initdiag.request import Path, Progress, Request
 
@@ -58,6 +58,7 @@ def vary(
         kwargs=kwargs if kwargs is not None else {},
         trust_remote_code=trust_remote_code,
     )
+    require_type("key", key, (str,), 'a key such as "n_layers" or "init.std"')
     file = _base(target, request)
     path, values = path_of(key, file), _different(key, values)
     for at, option in file.options.items():

@@ -86,3 +86,21 @@ def copied() -> GPT:
     for i in range(1, len(model.blocks)):
         model.blocks[i] = copy.deepcopy(model.blocks[0])
     return model
+
+
+class Unscaled(Attention):
+    """Without the division by √head_dim, as where the scale of a fused kernel was set for another model."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, d_model = x.shape
+        heads = self.qkv(x).view(batch, length, 3 * self.n_heads, -1).transpose(1, 2)
+        q, k, v = heads.chunk(3, dim=1)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+        return self.proj(mixed.transpose(1, 2).reshape(batch, length, d_model))
+
+
+def unscaled() -> GPT:
+    """The same, but one block forgets the division by √head_dim."""
+    model = GPT()
+    model.blocks[2].attn.__class__ = Unscaled
+    return model

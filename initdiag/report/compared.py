@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.cells import cell_len
 
+from initdiag.measure import mean
 from initdiag.report.facts import Fact, shown, size
 from initdiag.report.header import demands_compared, engines_compared
 from initdiag.report.layout import DEFAULT_WIDTH, GAP, SEVERITY_COLORS, Column, colored, paragraph, table
@@ -68,14 +69,22 @@ def by_scheme(runs: Iterable[Run]) -> dict[str, list[Run]]:
 
 
 def comparison_rows(groups: Groups) -> tuple[list[str], list[list[str]]]:
-    """Return a label and a row of cells, one per scheme, for every number; the loss's expectation stands below it."""
+    """Return a label and a row of cells, one per scheme, for every number; what is expected of it stands below."""
     facts = shown(run for runs in groups.values() for run in runs)
-    labels = [fact.key for fact in facts]
-    rows = [[_cell(fact, runs) for runs in groups.values()] for fact in facts]
-    at = labels.index("loss") + 1
-    labels.insert(at, "  expected")
-    rows.insert(at, [spread([run.expected.loss for run in runs], 5) for runs in groups.values()])
+    labels, rows = [], []
+    for fact in facts:
+        labels.append(fact.key)
+        rows.append([_cell(fact, runs) for runs in groups.values()])
+        expected = [_expected(fact, runs) for runs in groups.values()]
+        if any(cell != number(None) for cell in expected):
+            labels.append("  expected")
+            rows.append(expected)
     return labels, rows
+
+
+def _expected(fact: Fact, runs: Sequence[Run]) -> str:
+    values = [value for run in runs if (value := fact.expected(fact, run)) is not None]
+    return number(mean(values) if values else None, fact.digits)
 
 
 def _cell(fact: Fact, runs: Sequence[Run]) -> str:

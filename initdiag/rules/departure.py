@@ -21,6 +21,7 @@ SIGMAS = 6.0
 VARIANCE, RMS, ATTENTION = 0.25, 0.05, 0.25
 NARROW, FEW = 8.0, 2.0  # over d_model, and over head_dim, more: what is left out falls like 1/width
 BRANCHES = 2  # of a model without norms that are compared: its first block
+APART = 0.2  # of the stream differs between sequences: below, what keys differ in is a small remainder, left to chance
 SMALLEST = 1e-30  # of what float32 can still square
 NEAR = math.log(1.15)  # a factor is taken for one that explains it when it is this close
 
@@ -110,13 +111,16 @@ def _all_steps(measured: Measurements, expected: Measurements, spreads: Spreads)
         spreads.embedding_variance,
         VARIANCE,
     )
+    apart = math.nan  # share of the stream that differs between sequences
     attentions = iter(zip(measured.attention, expected.attention, spreads.attention_std, strict=False))
     for k, (at, foreseen) in enumerate(zip(residual.branches, other.branches, strict=True)):
         if at.reads and at.reads[0].normed and foreseen.reads and foreseen.reads[0].normed:
             yield _Step("reads", at.reads[0].reader, at.index, at.reads[0].rms, foreseen.reads[0].rms, 0.0, RMS)
         if at.kind == "attention" and (pair := next(attentions, None)):
             seen, wanted, spread = pair
-            yield _Step("attention", seen.name, at.index, seen.logit_std, wanted.logit_std, spread, ATTENTION)
+            if not apart < APART:
+                yield _Step("attention", seen.name, at.index, seen.logit_std, wanted.logit_std, spread, ATTENTION)
+        apart = foreseen.token_share
         yield _Step(
             "branch", at.name, at.index, at.branch_variance, foreseen.branch_variance, spreads.branches[k], VARIANCE
         )

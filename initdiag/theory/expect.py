@@ -12,7 +12,7 @@ from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 from initdiag.subjects import Subject
 from initdiag.subjects.translated_plan import plan_of
 from initdiag.theory.loss import expected_loss, sampling_allowance
-from initdiag.theory.planned import UnpredictableError
+from initdiag.theory.planned import UnlikeError, UnpredictableError
 from initdiag.tokens import TokenBatch
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ def expect(
         measured: the loss is expected from the logits of every position; of a module without an architecture, the
             logits from what its head was seen to read; of one that is like one of ours, its plan from its weights.
         promised: the model that it should be, where somebody says so.
+
+    Raises:
+        UnpredictableError: theory has nothing to say about the model that is promised.
     """
     from initdiag.theory.forward import predict  # numpy, which not every command needs
 
@@ -69,7 +72,11 @@ def expect(
         model = promised or _like(subject, measured)
         prediction = predict(model, batch, backward=measured.gradients is not None)
         _require_branches(prediction.values, measured)
+    except UnlikeError as error:
+        prediction, unpredicted = None, str(error)
     except UnpredictableError as error:
+        if promised:
+            raise UnpredictableError(f"{promised.name}, which is expected: {error}") from error
         prediction, unpredicted = None, str(error)
     return Expectations(
         loss=expected_loss(vocab_size, positions),
@@ -103,7 +110,7 @@ def _require_branches(predicted: Measurements, measured: Measurements) -> None:
     if found != expected:
         first = next((k for k, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
         where = f"; branch {first + 1} is of kind {found[first]}, not {expected[first]}" if first is not None else ""
-        raise UnpredictableError(
+        raise UnlikeError(
             f"{len(found)} branches were found where {len(expected)} are expected{where}: nothing is expected of them"
         )
 

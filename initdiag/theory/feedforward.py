@@ -40,7 +40,7 @@ class Routed:
 
 
 def fed(model: Model, layer: int, read: Array, random: np.random.Generator) -> tuple[Array, float]:
-    """Return the Gram of what the MLP, or the experts, of a layer give for what they read, both (n, n), and how it varies.
+    """Return the Gram of what the MLP, or the experts, of a layer give for what they read, both (n, n), and its chance.
 
     That is the relative variance over draws of what their output projections are given.
     """

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,6 +20,7 @@ from initdiag.theory.backward import backward as gradients
 from initdiag.theory.blocks import Added, Block, block
 from initdiag.theory.grams import Stream, embedded, passed
 from initdiag.theory.head import logits, measures
+from initdiag.theory.one_thread import one_thread
 from initdiag.theory.planned import Model, UnpredictableError
 from initdiag.theory.spread import Chance, Spreads, spreads, unevenness
 from initdiag.tokens import TokenBatch
@@ -53,19 +52,6 @@ def predict(subject: Subject, batch: TokenBatch, *, backward: bool = False) -> P
     """
     with one_thread(), np.errstate(all="ignore"):  # what overflows is inf or nan, and said so
         return _predicted(subject, batch, backward)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Keep numpy's products to one thread: on matrices this small, threads wait for each other, on a busy machine a
-    hundred times longer than the work takes."""
-    if os.environ.get("OPENBLAS_NUM_THREADS") == "1":
-        yield
-        return
-    import threadpoolctl
-
-    with threadpoolctl.ThreadpoolController().select(internal_api="openblas").limit(limits=1):
-        yield
 
 
 def _predicted(subject: Subject, batch: TokenBatch, backward: bool) -> Prediction:

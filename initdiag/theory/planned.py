@@ -14,6 +14,10 @@ class UnpredictableError(PlanError):
     """Theory has nothing to say about this model; the message says why."""
 
 
+class UnlikeError(UnpredictableError):
+    """What was measured isn't the model that was predicted: it has other branches."""
+
+
 @dataclass(frozen=True)
 class Model:
     """An architecture and the plan for its weights."""
