@@ -52,8 +52,8 @@ def case_of(target: Any, request: Request, progress: Progress | None = None) -> 
     if not subjects.is_module_target(target):
         if request.expect is not None:
             raise UsageError(
-                f"--expect {request.expect}: only for modules and Hugging Face configs; {name_of(target)} is a config "
-                "that says itself what to expect"
+                f"--expect {name_of(request.expect)}: only for modules and Hugging Face configs; {name_of(target)} is "
+                "a config, and says itself what to expect"
             )
         return prepare(configure(target, request))
     return module_case(load_module(target, request, progress), request)
@@ -172,12 +172,18 @@ def promise(subject: Subject, request: Request) -> Subject | None:
     if request.expect is None:
         return None
     from initdiag import subjects
+    from initdiag.subjects.huggingface import is_hf_config
+    from initdiag.translated import translated
 
-    overrides = [one for one in request.overrides if _of_expected(one)]
-    expected = subjects.load(configure(os.fspath(request.expect), Request(overrides=overrides)))
+    target, asked = request.expect, Request(overrides=[one for one in request.overrides if _of_expected(one)])
+    if isinstance(target, str | os.PathLike) and is_hf_config(os.fspath(target)):
+        file = translated(target, asked)
+    else:
+        file = configure(target, asked)
+    expected = subjects.load(file)
     if subject.vocab_size and subject.vocab_size != expected.vocab_size:
         raise UsageError(
-            f"--expect {request.expect}: its vocabulary is {expected.vocab_size:,}, that of {subject.name} "
+            f"--expect {name_of(target)}: its vocabulary is {expected.vocab_size:,}, that of {subject.name} "
             f"{subject.vocab_size:,}; add --set model.vocab_size={subject.vocab_size}"
         )
     return expected

@@ -31,7 +31,7 @@ def check(
     causal: bool | None = None,
     trust_remote_code: bool = False,
     backward: bool = False,
-    expect: Path | None = None,
+    expect: Path | Mapping[str, Any] | None = None,
     command: str = "",
     progress: Progress | None = None,
 ) -> Report:

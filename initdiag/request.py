@@ -46,7 +46,7 @@ class Request:
     causal: bool | None = None
     trust_remote_code: bool = False
     backward: bool = False
-    expect: Path | None = None
+    expect: Path | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         from initdiag.engines import Settings
@@ -71,7 +71,9 @@ class Request:
         require_type("causal", self.causal, (bool, NoneType), "True or False")
         require_type("trust_remote_code", self.trust_remote_code, (bool,), "True or False")
         require_type("backward", self.backward, (bool,), "True or False")
-        require_type("expect", self.expect, (str, os.PathLike, NoneType), "a config file or a shipped config")
+        require_type(
+            "expect", self.expect, (str, os.PathLike, Mapping, NoneType), "a config file, a shipped config or a mapping"
+        )
 
     @property
     def of_the_model(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ FLOORS = (
     *("errors", "versions", "memory", "inference", "dispatch"),
     *("schemes", "model", "config", "tokens", "weightless", "subjects"),
     *("engines", "trace", "measure", "theory", "rules", "report"),
-    *("request", "case", "advice", "translated", "predict", "vary", "check", "compare", "plan", "cli"),
+    *("request", "translated", "case", "advice", "predict", "vary", "check", "compare", "plan", "cli"),
 )
 
 

@@ -75,6 +75,7 @@ def _departs(evidence: Evidence) -> Iterator[Trouble]:
     ]
     first = next((step for step in steps if step.departs), None)
     if first is None:
+        yield from _otherwise_tied(evidence)
         return
     source = expected.promised.name if expected.promised else "its config and its weights"
     later = sum(step.departs for step in steps) - 1  # what follows from it
@@ -85,6 +86,21 @@ def _departs(evidence: Evidence) -> Iterator[Trouble]:
         + (f"; {later} more after it depart as well" if later else ""),
         first.where,
         f"look at the code of {first.where}: {_look(first)}",
+        "model",
+    )
+
+
+def _otherwise_tied(evidence: Evidence) -> Iterator[Trouble]:
+    """A head may be tied, or not, without any other number showing it than its own."""
+    promised, wiring = evidence.expected.promised, evidence.measured.wiring
+    if promised is None or promised.architecture is None or promised.architecture.tied == wiring.tied:
+        return
+    words = ("tied to the embedding", "a matrix of its own")
+    found, expected = words if wiring.tied else words[::-1]
+    yield Trouble(
+        f"the head, {wiring.head}, is {found}, and {promised.name} would have it {expected}",
+        wiring.head or "the head",
+        "tie it or not as the config says, or expect --set model.tied=" + ("true" if wiring.tied else "false"),
         "model",
     )
 

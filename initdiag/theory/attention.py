@@ -116,7 +116,7 @@ def sample(
         bounded = np.tanh(logits / cap)
         logits, slope = cap * bounded, 1 - bounded**2
     if architecture.position == "alibi":
-        logits -= _slopes(architecture, layer, heads)[:, None, None, None] * _ago(length)
+        logits -= _slopes(architecture, heads)[:, None, None, None] * _ago(length)
     logits[..., ~seen] = -np.inf
     sinks = _sinks(model, name, heads, random)
     if sinks is not None:
@@ -127,7 +127,7 @@ def sample(
     weights /= weights.sum(axis=-1, keepdims=True)
     std, ratio = sharpness(logits, weights, seen)
     if bare is not None:
-        std, ratio = over_slopes(bare, _slopes(architecture, 0, min(architecture.n_heads, MOST_SLOPES)), seen)
+        std, ratio = over_slopes(bare, _slopes(architecture, min(architecture.n_heads, MOST_SLOPES)), seen)
     else:
         known = fluctuation if expected is not None else None
         std, ratio = averaged(std, known), averaged(ratio, known)
@@ -143,7 +143,7 @@ def root(gram: Array) -> Small:
         except np.linalg.LinAlgError:
             continue
         return factor.astype(np.float32)
-    return np.diag(np.sqrt(np.diagonal(gram))).astype(np.float32)
+    return np.diag(np.sqrt(np.maximum(np.diagonal(gram), 0))).astype(np.float32)
 
 
 def drawn(
@@ -262,11 +262,11 @@ def visible(length: int, window: int | None) -> NDArray[np.bool_]:
     return seen
 
 
-def _slopes(shape: Architecture, layer: int, heads: int) -> Small:
-    """Take as many slopes as heads are sampled, evenly from the steepest to the flattest; others in the next layer."""
+def _slopes(shape: Architecture, heads: int) -> Small:
+    """Take as many slopes as heads are sampled, evenly from the flattest to the steepest."""
     slopes = sorted(alibi_slopes(shape.n_heads))
-    at = [((k + (0.5 + layer * 0.618) % 1) / heads) % 1 for k in range(heads)]  # the golden ratio fills a unit evenly
-    return np.array([slopes[int(place * len(slopes))] for place in at], dtype=np.float32)
+    at = (np.arange(heads) + 0.5) / heads * len(slopes)
+    return np.array([slopes[int(place)] for place in at], dtype=np.float32)
 
 
 def _sinks(model: Model, name: str, heads: int, random: np.random.Generator) -> Small | None:

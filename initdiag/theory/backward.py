@@ -196,7 +196,9 @@ def _perpendicular(gram: Array, along: Array, state: Array, width: int) -> Array
     """Take away from each gradient what points along its own state: g − x·(g·x)/‖x‖²."""
     part = np.diagonal(along) / (width * np.maximum(np.diagonal(state), TINY))
     crossed = along * part[None, :]
-    return gram - crossed - crossed.T + np.outer(part, part) * width * state
+    left: Array = gram - crossed - crossed.T + np.outer(part, part) * width * state
+    np.fill_diagonal(left, np.maximum(np.diagonal(left), 0))  # squares, of parts known in the mean
+    return left
 
 
 def _through_read(model: Model, norm: str, added: Added, gram: Array, squares: Squares) -> Array:

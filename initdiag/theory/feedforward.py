@@ -14,6 +14,7 @@ from initdiag.theory.grams import linear, normed
 from initdiag.theory.planned import Model
 
 ROUTERS = 4  # that are sampled in a layer: where tokens are alike, one decides for all of them
+MANY = 1024  # experts, of which one router shows enough
 SOME = 64  # tokens, from which the chance of hidden units is seen
 
 
@@ -51,14 +52,15 @@ def fed(model: Model, layer: int, read: Array, random: np.random.Generator) -> t
     assert moe is not None
     width = moe.d_ff or shape.d_ff
     one, factor = mlp(model, name, read, width), root(read)
-    weights = [routed(model, f"{name}.router", factor, random).weights for _ in range(ROUTERS)]
-    mixed = sum(each @ each.T for each in weights) / ROUTERS * one  # experts are independent: only shared ones meet
+    routers = ROUTERS if moe.experts <= MANY else 1
+    weights = [routed(model, f"{name}.router", factor, random).weights for _ in range(routers)]
+    mixed = sum(each @ each.T for each in weights) / routers * one  # experts are independent: only shared ones meet
     sizes = np.array([float(((each**2).sum(axis=1) * np.diagonal(one)).sum()) for each in weights])
     if moe.shared:
         shared = mlp(model, f"{name}.shared", read, moe.shared * width)
         mixed, sizes = mixed + shared, sizes + float(np.trace(shared))
-    by_router = float(sizes.var(ddof=1) / sizes.mean() ** 2) if sizes.mean() else 0.0
-    return mixed, chance(model, layer, read) + by_router * (1 + 1 / ROUTERS)
+    by_router = float(sizes.var(ddof=1) / sizes.mean() ** 2) if routers > 1 and sizes.mean() else 0.0
+    return mixed, chance(model, layer, read) + by_router * (1 + 1 / routers)
 
 
 def mlp(model: Model, name: str, read: Array, width: int) -> Array:

@@ -27,7 +27,7 @@ from initdiag.tokens import TokenBatch
 
 LONGEST = 2048  # tokens of a sequence: Grams of more than that are no matter of seconds
 PAIRS = 12 * 512**2  # layers × tokens² up to which a second sequence is taken along: a fraction of a second
-MOST_SLOPES = 16  # of ALiBi, each of which has a head of its own
+ALIBI_HEADS = 16  # of ALiBi, every head of which has a slope of its own
 MOST_HEADS = 8  # that are sampled in a layer; fewer where twice PAIRS, over all of them, would not do
 
 
@@ -169,7 +169,7 @@ def blocks(model: Model, stream: Stream, shape: tuple[int, int]) -> Iterator[Blo
 def heads_of(model: Model, shape: tuple[int, int]) -> int:
     """Return how many heads to sample in each layer."""
     if model.shape.position == "alibi":  # every head has a slope of its own
-        return min(MOST_SLOPES, max(MOST_HEADS, model.shape.n_heads))
+        return min(ALIBI_HEADS, max(MOST_HEADS, model.shape.n_heads))
     cost = model.shape.n_layers * (shape[0] * shape[1]) ** 2
     return max(1, min(MOST_HEADS, 2 * PAIRS // cost))
 
