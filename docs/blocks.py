@@ -221,8 +221,11 @@ def theory_table() -> str:
     """What `benchmarks/theory.py --backward` printed, by its columns that have a criterion; then counts and spreads."""
     lines = (Path(__file__).parent.parent / "benchmarks" / "theory.txt").read_text(encoding="utf-8").splitlines()
     heading, end = lines[0], lines.index("")
-    ends = [heading.index(f" {name}") + len(name) + 1 for name in SHOWN]
-    rows = [(line[:20].strip(), *(" ".join(line[end - 16 : end].split()) for end in ends)) for line in lines[1:end]]
+    at = {heading[start : start + 16].strip(): start for start in range(20, len(heading), 16)}
+    rows = [
+        (line[:20].strip(), *(" ".join(line[at[name] : at[name] + 16].split()) for name in SHOWN))
+        for line in lines[1:end]
+    ]
     rest = [line for line in lines[end + 1 : -1] if "parameter" not in line]
     return table(("pair", *SHOWN), rows) + "\n```\n" + "\n".join(rest).strip() + "\n```\n"
 
