@@ -11,6 +11,7 @@ from initdiag.rules.freshness import head_prior
 from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
 from initdiag.subjects import Subject
 
+INSIDE = 0.9  # of a limit is where advice aims: a draw of a few thousand logits is off by a few per cent
 WIDE_TABLE = 0.5  # std from which on logits times 1/√d_model are those of a usual head, of std 0.5 and more
 
 
@@ -33,7 +34,10 @@ def _hot(evidence: Evidence) -> Iterator[Trouble]:
         + _or_multiplied(subject, gate.warn_logit_std / std),
         "init.std",
         Severity.ERROR if failed else Severity.WARNING,
-        written(head_drawn(subject, right), logits_multiplied(subject, gate.warn_logit_std / std)),
+        written(
+            head_drawn(subject, round_down(INSIDE * gate.warn_logit_std * subject.head_std / std)),
+            logits_multiplied(subject, INSIDE * gate.warn_logit_std / std),
+        ),
     )
 
 

@@ -135,7 +135,8 @@ def model_of(subject: Subject) -> Model:
         )
     if subject.plan.calibration:
         raise UnpredictableError(
-            f"{subject.plan.calibration} rescales the weights on a batch: there is nothing to predict"
+            f"scheme {subject.plan.scheme} rescales the weights on a batch, which theory can't foresee; expected a "
+            "scheme that only draws them"
         )
     return Model(subject.architecture, subject.plan)
 
