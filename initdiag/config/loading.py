@@ -18,7 +18,7 @@ from initdiag.config.scheme_switch import covers, for_scheme
 from initdiag.config.validate import plain, validate
 from initdiag.config.wording import dotted, found, one_line
 from initdiag.config.yaml import parse
-from initdiag.errors import ConfigError, Location, Problem, as_typed, did_you_mean, printable
+from initdiag.errors import ConfigError, Location, Problem, UsageError, as_typed, did_you_mean, printable
 from initdiag.schemes import scheme_named
 
 MAX_BYTES = 1_000_000  # a config has a few hundred; PyYAML takes about 10 s for 1 MB
@@ -110,6 +110,8 @@ def _for_scheme(edit: Overridden, scheme: str | None) -> Overridden:
     init = edit.raw.get("init", {})
     if scheme is None or not isinstance(init, Mapping) or not any(path[0] == "init" for path in edit.origins):
         return edit
+    if (option := edit.origins.get(("init", "scheme"))) is not None:
+        raise UsageError(f"--scheme {scheme} and {name_of(option)}: expected one of them")
     switched = for_scheme(init, scheme_named(scheme), partial(covers, edit.origins))
     return replace(edit, raw={**edit.raw, "init": switched})
 

@@ -13,6 +13,7 @@ from initdiag.report.growth import HOLDS, STAYS, Growth, growth
 from initdiag.report.numbers import number, settings
 from initdiag.report.report import Report, Run
 from initdiag.report.style import Style
+from initdiag.rules import Severity
 
 # the numbers that are shown, and their headings in a table of many columns
 HEADINGS = {
@@ -114,6 +115,12 @@ def captions(varied: Varied) -> list[str]:
     return [*lines, f"tokens: {first.batch.describe()}"] if varied.key.partition(".")[0] != "tokens" else lines
 
 
+def _verdict(run: Run) -> str:
+    """pass or fail, and that something was found where it passes."""
+    warned = run.verdict == "pass" and run.count(Severity.WARNING)
+    return f"{run.verdict}, warns" if warned else run.verdict
+
+
 def value_rows(varied: Varied) -> tuple[list[str], list[list[str]]]:
     """Return headings and a row for each value: the numbers, and the verdict."""
     digits = {fact.key: fact.digits for fact in _facts()}
@@ -122,7 +129,7 @@ def value_rows(varied: Varied) -> tuple[list[str], list[list[str]]]:
         [
             value_in_words(value),
             *(_known(varied.numbers[key][i], digits[key]) for key in columns),
-            varied.runs[i].verdict,
+            _verdict(varied.runs[i]),
         ]
         for i, value in enumerate(varied.values)
     ]

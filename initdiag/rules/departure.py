@@ -82,7 +82,8 @@ def _departs(evidence: Evidence) -> Iterator[Trouble]:
     why = _reason(first, shape) if shape else ""
     yield Trouble(
         f"{_named(first)} is {first.measured:.4g}, and {source} would have it at {first.expected:.4g}: "
-        f"{first.factor:.3g} times{why}. All before it is as expected"
+        f"{first.factor:.3g} times{why}"
+        + ("" if first is steps[0] else ". All before it is as expected")
         + (f"; {later} more after it depart as well" if later else ""),
         first.where,
         f"look at the code of {first.where}: {_look(first)}",
@@ -130,7 +131,7 @@ def _all_steps(measured: Measurements, expected: Measurements, spreads: Spreads)
     apart = math.nan  # share of the stream that differs between sequences
     attentions = iter(zip(measured.attention, expected.attention, spreads.attention_std, strict=False))
     for k, (at, foreseen) in enumerate(zip(residual.branches, other.branches, strict=True)):
-        if at.reads and at.reads[0].normed and foreseen.reads and foreseen.reads[0].normed:
+        if at.reads and foreseen.reads and foreseen.reads[0].normed:
             yield _Step("reads", at.reads[0].reader, at.index, at.reads[0].rms, foreseen.reads[0].rms, 0.0, RMS)
         if at.kind == "attention" and (pair := next(attentions, None)):
             seen, wanted, spread = pair
@@ -156,7 +157,7 @@ def _finite(spread: float) -> float:
 def _named(step: _Step) -> str:
     return {
         "embedding": f"the variance of the stream that {step.where} begins",
-        "reads": f"the RMS of what {step.where} reads through a norm",
+        "reads": f"the RMS of what {step.where} reads, behind a norm,",
         "attention": f"the std of the attention logits of {step.where}",
         "branch": f"the variance of branch {step.index}, {step.where},",
         "stream": f"the variance of the stream after branch {step.index}, {step.where},",
@@ -167,7 +168,7 @@ def _named(step: _Step) -> str:
 def _look(step: _Step) -> str:
     return {
         "embedding": "what multiplies, norms or is added to the embedding before the first block",
-        "reads": "the norm before it, its gain (w or 1 + w) and its eps",
+        "reads": "the norm that should stand before it, its gain (w or 1 + w) and its eps",
         "attention": "the division by √head_dim, norms on queries and keys, positions and caps",
         "branch": "its activation, its multiplier, and the std that its matrices were drawn with",
         "stream": "what is added to what: the stream itself, not what a norm gave, times what the config says",

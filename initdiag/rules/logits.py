@@ -24,18 +24,18 @@ def _hot(evidence: Evidence) -> Iterator[Trouble]:
     state = (
         f"beyond √(2 ln V) = {frozen:.2f} one token takes all" if std > frozen else f"it costs {std * std / 2:.3g} nats"
     )
-    right = round_down(gate.warn_logit_std * subject.head_std / std)
+    right = round_down(INSIDE * gate.warn_logit_std * subject.head_std / std)
     yield Trouble(
         f"logit std {std:.3f}; expected at most {gate.warn_logit_std:g}"
         + (f", and more than {gate.max_logit_std:g} fails" if failed else "")
         + f"; {state}",
         subject.head,
-        f"draw {subject.head} with a std of at most {right} (now {subject.head_std:.3g}): {_drawn(subject, right)}"
-        + _or_multiplied(subject, gate.warn_logit_std / std),
+        f"draw {subject.head} with a std of {right} (now {subject.head_std:.3g}): {_drawn(subject, right)}"
+        + _or_multiplied(subject, INSIDE * gate.warn_logit_std / std),
         "init.std",
         Severity.ERROR if failed else Severity.WARNING,
         written(
-            head_drawn(subject, round_down(INSIDE * gate.warn_logit_std * subject.head_std / std)),
+            head_drawn(subject, right),
             logits_multiplied(subject, INSIDE * gate.warn_logit_std / std),
         ),
     )

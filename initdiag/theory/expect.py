@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -108,11 +109,15 @@ def _require_branches(predicted: Measurements, measured: Measurements) -> None:
     expected = [at.kind for at in predicted.residual.branches]
     found = [at.kind for at in measured.residual.branches]
     if found != expected:
-        first = next((k for k, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
-        where = f"; branch {first + 1} is of kind {found[first]}, not {expected[first]}" if first is not None else ""
-        raise UnlikeError(
-            f"{len(found)} branches were found where {len(expected)} are expected{where}: nothing is expected of them"
-        )
+        raise UnlikeError(_difference(found, expected))
+
+
+def _difference(found: Sequence[str], expected: Sequence[str]) -> str:
+    first = next((k for k, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), None)
+    kind = f"branch {first + 1} is of kind {found[first]}, not {expected[first]}" if first is not None else ""
+    if len(found) == len(expected):
+        return kind
+    return f"{len(found)} branches were found where {len(expected)} are expected" + (f"; {kind}" if kind else "")
 
 
 def read_logit_std(subject: Subject, measured: Measurements) -> float | None:

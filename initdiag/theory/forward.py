@@ -118,6 +118,7 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool) -> Predictio
         width,
         foreign,
         model.shape.final_norm or model.shape.placement == "post",
+        batch.batch * batch.length,
     )
     return Prediction(values, chance, shape[0])
 

@@ -69,6 +69,7 @@ def spreads(
     width: int,
     foreign: float,
     normed: bool,
+    tokens: int,
 ) -> Spreads:
     """Put the spreads of all numbers together; branches are independent of each other.
 
@@ -76,7 +77,7 @@ def spreads(
         embedding: the relative variance of the embedding's. state: the unevenness of what the head reads. heads: of
             each layer, the variances of logit std and entropy ratio over heads, each over the number of heads.
         unscaled: (unscaled std / std)² of each branch. foreign: the part of the state's variance that isn't the token's
-            own embedding. normed: the head reads what a norm gives.
+            own embedding. normed: the head reads what a norm gives. tokens: of the batch, B·T.
     """
     residual, loss, logits = values.residual, values.loss, values.logits
     variances = [np.float64(at.branch_variance) for at in residual.branches]  # whose squares may overflow, in silence
@@ -86,8 +87,8 @@ def spreads(
         # what a norm gives has a size of its own: it forgets the branches before it
         inner = (0.0 if at.carried == "normed" else inner) + chance.inner * variance**2
         streams.append(math.sqrt(chance.stream * np.float64(at.stream_variance) ** 2 + inner))
-    count, vocab_size = len(values.positions), loss.vocab_size
-    tokens = np.array([at.self_logit for at in values.positions])
+    vocab_size = loss.vocab_size
+    own_logits = np.array([at.self_logit for at in values.positions])
     square = np.array([at.std for at in values.positions]) ** 2
     last = (
         streams[-1] / residual.branches[-1].stream_variance
@@ -95,9 +96,9 @@ def spreads(
         else 0.0
     )
     of_self = math.sqrt(
-        float(square.mean()) * foreign / count
-        + float((tokens**2).mean()) * 2 / width / count
-        + float(tokens.mean()) ** 2 * foreign * last**2 / 4  # the state is divided by its own size
+        float(square.mean()) * foreign / tokens
+        + float((own_logits**2).mean()) * 2 / width / tokens
+        + float(own_logits.mean()) ** 2 * foreign * last**2 / 4  # the state is divided by its own size
     )
     share = _self_share(values)
     energy = free_energy(vocab_size - 1, math.sqrt(float(square.mean())))[1]
@@ -109,7 +110,7 @@ def spreads(
     if not normed:  # ln V + s²/2 follows the size of the state
         by_size = (1 - share) * min(float(square.mean()), 2 * loss.uniform) * last / 2
         uniform, given = math.hypot(uniform, by_size), math.hypot(given, by_size)
-    targets = math.sqrt(float(square.mean()) / count)
+    targets = math.sqrt(float(square.mean()) / tokens)
     total, stretched = sum(variances), [v * u for v, u in zip(variances, unscaled, strict=True)]
     tilt = [
         (v / total - u / sum(stretched)) * one if total and sum(stretched) else 0.0
