@@ -68,7 +68,7 @@ def predict(
 
 def again(target: Any) -> Callable[[Request], Run]:
     """Return what predicts a target for a changed request."""
-    return lambda request: predicted(case_of(target, request), request)
+    return lambda request: predicted(case_of(target, request), replace(request, backward=False), brief=True)
 
 
 def case_of(target: Any, request: Request) -> Case:
@@ -91,15 +91,17 @@ def case_of(target: Any, request: Request) -> Case:
     return prepare(configure(target, request))
 
 
-def predicted(case: Case, request: Request, progress: Progress | None = None, told: str = "") -> Run:
-    """Predict a case and judge it. `told` begins its progress."""
+def predicted(
+    case: Case, request: Request, progress: Progress | None = None, told: str = "", *, brief: bool = False
+) -> Run:
+    """Predict a case and judge it. `told` begins its progress; `brief`: as in theory.predict."""
     from initdiag import rules, theory
     from initdiag.report import THEORY, Run
 
     subject, seed = case.subject, case.file.config.init.seed
     if progress:
         progress(f"{told}{subject.name}, {subject.plan.scheme}: predicting")
-    prediction = theory.predict(subject, case.batch, backward=request.backward)
+    prediction = theory.predict(subject, case.batch, backward=request.backward, brief=brief)
     expected = _expectations(subject, prediction)
     return Run(
         subject=subject,

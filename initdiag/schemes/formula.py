@@ -12,6 +12,7 @@ import operator
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 
 from initdiag.errors import PlanError, did_you_mean, printable
 
@@ -72,6 +73,7 @@ def require_names(formula: str, names: Mapping[str, object]) -> None:
         raise PlanError(f"can't compute the formula '{formula}': {_DEEP}") from None
 
 
+@lru_cache(maxsize=4096)  # every layer asks for the same ones
 def _parsed(formula: str) -> ast.expr:
     try:
         with warnings.catch_warnings():

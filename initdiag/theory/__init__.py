@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from initdiag.tokens import TokenBatch
 
 
-def predict(subject: Subject, batch: TokenBatch, *, backward: bool = False) -> Prediction:
+def predict(subject: Subject, batch: TokenBatch, *, backward: bool = False, brief: bool = False) -> Prediction:
     """See initdiag.theory.forward."""
     from initdiag.theory.forward import predict as found
 
-    return found(subject, batch, backward=backward)
+    return found(subject, batch, backward=backward, brief=brief)
 
 
 __all__ = ["Expectations", "UnpredictableError", "expect", "log_sum_exp", "predict"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +85,7 @@ def mix(weights: Small, gram: Array) -> Array:
     return twice.transpose(1, 0, 2).reshape(gram.shape).astype(np.float64) / heads
 
 
+@lru_cache(maxsize=16)  # alike in all layers of a kind
 def alike_turned(shape: Architecture, length: int, window: int | None) -> Array:
     """Return Σ_f cos((j − k)·θ_f) over the features of a head, (T, T): head_dim without rotary."""
     ago = np.arange(length)
@@ -231,6 +233,7 @@ def latent(model: Model, name: str, read: Array) -> Array:
     return normed(model, f"{name}.latent_norm", down).gram
 
 
+@lru_cache(maxsize=16)
 def rotation(shape: Architecture, tokens: tuple[int, int], window: int | None) -> tuple[Small, Small] | None:
     """Return cos and sin of the rotary angles of every token, each (n, rotary_dims / 2); None without rotary."""
     if shape.position != "rotary":

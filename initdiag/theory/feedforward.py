@@ -15,7 +15,7 @@ from initdiag.theory.planned import Model
 
 ROUTERS = 4  # that are sampled in a layer: where tokens are alike, one decides for all of them
 MANY = 1024  # experts, of which one router shows enough
-SOME = 64  # tokens, from which the chance of hidden units is seen
+SOME = 24  # tokens, from which the chance of hidden units is seen
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from initdiag.tokens import TokenBatch
 LONGEST = 2048  # tokens of a sequence: Grams of more than that are no matter of seconds
 PAIRS = 12 * 512**2  # layers × tokens² up to which a second sequence is taken along: a fraction of a second
 ALIBI_HEADS = 16  # of ALiBi, every head of which has a slope of its own
-MOST_HEADS = 8  # that are sampled in a layer; fewer where twice PAIRS, over all of them, would not do
+HEADS = 96  # in all layers together: chance averages out over depth
+MOST_HEADS = 6  # that are sampled in a layer; fewer where twice PAIRS, over all of them, would not do
 
 
 @dataclass(frozen=True)
@@ -41,22 +42,22 @@ class Prediction:
     sequences: int
 
 
-def predict(subject: Subject, batch: TokenBatch, *, backward: bool = False) -> Prediction:
+def predict(subject: Subject, batch: TokenBatch, *, backward: bool = False, brief: bool = False) -> Prediction:
     """Predict what a forward on a batch shows; no weights are drawn, and width costs nothing.
 
     Args:
-        backward: the norms of gradients, too.
+        backward: the norms of gradients, too. brief: from one sequence alone, without what sequences have in common.
 
     Raises:
         UnpredictableError: a module without a known architecture, weights with a mean, or sequences too long.
     """
     with one_thread(), np.errstate(all="ignore"):  # what overflows is inf or nan, and said so
-        return _predicted(subject, batch, backward)
+        return _predicted(subject, batch, backward, brief)
 
 
-def _predicted(subject: Subject, batch: TokenBatch, backward: bool) -> Prediction:
+def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool) -> Prediction:
     model = model_of(subject)
-    ids = sequences(batch, model.shape)
+    ids = sequences(batch, model.shape)[: 1 if brief else None]
     shape = (ids.shape[0], ids.shape[1])
     stream = embedded(model, ids)
     first, width, streams = stream, model.shape.d_model, [stream]
@@ -75,7 +76,7 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool) -> Predictio
         heads.append((_of_heads(std, model.shape), _of_heads(entropy, model.shape)))
         stream = at.end
         if backward:
-            streams.append(stream)
+            streams.append(replace(stream, gram=stream.gram.astype(np.float32)))  # one for each layer is kept
     state = passed(model, "final_norm", stream) if model.shape.final_norm else stream
     flat = [[one for row in rows[: shape[0]] for one in row] for rows in (batch.inputs, batch.targets)]
     head = logits(model, state)
@@ -173,7 +174,7 @@ def heads_of(model: Model, shape: tuple[int, int]) -> int:
     if model.shape.position == "alibi":  # every head has a slope of its own
         return min(ALIBI_HEADS, max(MOST_HEADS, model.shape.n_heads))
     cost = model.shape.n_layers * (shape[0] * shape[1]) ** 2
-    return max(1, min(MOST_HEADS, 2 * PAIRS // cost))
+    return max(2, min(MOST_HEADS, HEADS // model.shape.n_layers, 2 * PAIRS // cost))
 
 
 def _branches(model: Model, layer: int, at: Block, shape: tuple[int, int]) -> Iterator[Branch]:

@@ -50,7 +50,9 @@ def test_the_readme_shows_what_people_will_see_first() -> None:
         "initdiag check configs/gpt2.yaml",
         "initdiag check configs/gpt2.yaml --scheme default",
         "initdiag compare --schemes gpt2,scaled,wang,olmo-mitchell",
+        "initdiag predict gpt2 --scheme gpt2 --vary n_layers=6,12,24,48,96",
         "initdiag check docs/examples/gpt.py:copied",
+        "initdiag check docs/examples/gpt.py:unscaled --expect docs/examples/gpt.yaml",
     ]
 
 
