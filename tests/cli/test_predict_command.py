@@ -27,7 +27,8 @@ def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         f"sys.argv = ['initdiag', *{list(arguments)!r}]\n"
         "from initdiag.cli.entry import main\n"
         "def told():\n"
-        "    status = pathlib.Path('/proc/self/status').read_text()\n"  # what getrusage says is inherited from the parent
+        # not getrusage: its ru_maxrss is at least that of the process that forked this one
+        "    status = pathlib.Path('/proc/self/status').read_text()\n"
         "    peak = int(status.partition('VmHWM:')[2].split()[0]) // 1024\n"
         "    sys.stderr.write(f'\\nMB {peak} IMPORTED ' + ' '.join(sorted(sys.modules)))\n"
         "atexit.register(told)\n"
