@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from initdiag.theory.activations import Array
-from initdiag.theory.attention import Heads, Small, latent, mix, root, rotated, rotation, values
+from initdiag.theory.attention import Heads, mix, values
 from initdiag.theory.grams import linear, normed
 from initdiag.theory.mlp_gradient import through_linear
 from initdiag.theory.planned import Model
+from initdiag.theory.queries import Small, latent, root, rotated, rotation
 
 if TYPE_CHECKING:
     from initdiag.theory.backward import Squares

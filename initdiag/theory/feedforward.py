@@ -9,9 +9,9 @@ import numpy as np
 from initdiag.model.sections import Experts
 from initdiag.schemes import Constant
 from initdiag.theory.activations import ACTIVATIONS, Activation, Array, covariance
-from initdiag.theory.attention import Small, root
 from initdiag.theory.grams import linear, normed
 from initdiag.theory.planned import Model
+from initdiag.theory.queries import Small, root
 
 ROUTERS = 4  # that are sampled in a layer: where tokens are alike, one decides for all of them
 MANY = 1024  # experts, of which one router shows enough

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from initdiag.measure import AttentionMeasure, GradientMeasure, Measurements, ResidualMeasure, Wiring
+from initdiag.measure import AttentionMeasure, GradientMeasure, Measurements, ResidualMeasure
 from initdiag.measure.scaling import scaling_ratio
-from initdiag.measure.values import Branch, Read
+from initdiag.measure.values import Branch
 from initdiag.model.architecture import Architecture, of_branch
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
@@ -22,6 +22,7 @@ from initdiag.theory.grams import Stream, embedded, passed
 from initdiag.theory.head import logits, measures
 from initdiag.theory.one_thread import one_thread
 from initdiag.theory.planned import Model, UnpredictableError
+from initdiag.theory.seen import branches_of, rms, wiring_of
 from initdiag.theory.spread import Chance, Spreads, spreads, unevenness
 from initdiag.tokens import TokenBatch
 
@@ -67,7 +68,7 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
     heads: list[tuple[float, float]] = []
     common = (_between(stream.gram, shape), 0.0)
     for layer, at in enumerate(blocks(model, stream, shape)):
-        branches += _branches(model, layer, at, shape)
+        branches += branches_of(model, layer, at, shape)
         for one in (at.attention, at.mlp):
             one_chance, common = _chance(one, width, shape, common)
             chances.append(one_chance)
@@ -101,7 +102,7 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
         residual=ResidualMeasure(embedding_variance, tuple(branches), scaling_ratio(branches, stds, subject.plan)),
         attention=tuple(attention),
         parameters=(),
-        wiring=_wiring(model, state),
+        wiring=wiring_of(model, state),
         gradients=norms,
         plan=subject.plan,
     )
@@ -177,43 +178,6 @@ def heads_of(model: Model, shape: tuple[int, int]) -> int:
     return max(2, min(MOST_HEADS, HEADS // model.shape.n_layers, 2 * PAIRS // cost))
 
 
-def _branches(model: Model, layer: int, at: Block, shape: tuple[int, int]) -> Iterator[Branch]:
-    joined = 2 if model.shape.placement.startswith("parallel") else 1
-    for part, added in (("attention", at.attention), ("mlp", at.mlp)):
-        index = 2 * layer + (1 if part == "attention" else 2)
-        yield Branch(
-            index=index,
-            name=f"blocks.{layer}.{part}.out",
-            layer=layer,
-            kind=added.kind,
-            projection=f"blocks.{layer}.{part}.out.weight",
-            branch_variance=float(np.diagonal(added.gram).mean()),
-            stream_variance=added.after.variance,
-            normed=model.shape.normed_after,
-            carried=_carried(model.shape, index),
-            joined=joined,
-            token_share=token_share(added.after, shape),
-            reads=(_read(model, layer, part, added),),
-        )
-
-
-def _carried(shape: Architecture, index: int) -> str:
-    if index == 1:
-        return "first"
-    return "normed" if shape.placement == "post" else "same"
-
-
-def _read(model: Model, layer: int, part: str, added: Added) -> Read:
-    """What the first product of a branch reads."""
-    shape = model.shape
-    first = "gate" if shape.gated else "input"
-    reader = f"blocks.{layer}.attention.query" if part == "attention" else f"blocks.{layer}.mlp.{first}"
-    normed = shape.placement not in ("reordered", "none")
-    if shape.placement == "post" and layer == 0 and part == "attention":  # what the embedding gives
-        normed = shape.embedding_norm
-    return Read(f"{reader}.weight", normed, None, rms(added.read))
-
-
 def _chance(
     added: Added, width: int, shape: tuple[int, int], common: tuple[float, float]
 ) -> tuple[Chance, tuple[float, float]]:
@@ -262,39 +226,3 @@ def _stretch(plan: InitPlan, projection: str) -> float:
     """(unscaled std / std)² of a residual projection; 0 where it has none."""
     entry = plan[projection]
     return (entry.unscaled_std / entry.distribution.std) ** 2 if entry.distribution.std else 0.0
-
-
-def rms(gram: Array) -> float:
-    """The root mean square of vectors, over tokens and features."""
-    return math.sqrt(float(np.diagonal(gram).mean()))
-
-
-def token_share(stream: Stream, shape: tuple[int, int]) -> float:
-    """The share of the stream's variance that differs between sequences at the same position; nan for a single one.
-
-    Half the mean squared distance of two tokens at one position, over the variance.
-    """
-    batch, length = shape
-    if batch < 2 or not stream.variance:
-        return math.nan
-    places = stream.gram.reshape(batch, length, batch, length)
-    between = np.einsum("atbt->ab", places) / length
-    same = float(np.trace(between)) / batch
-    other = (float(between.sum()) - same * batch) / (batch * (batch - 1))
-    return (same - other) / stream.variance
-
-
-def _wiring(model: Model, state: Stream) -> Wiring:
-    shape = model.shape
-    head = "token_embedding.weight" if shape.tied else "head.weight"
-    placement = "pre" if shape.placement.startswith("parallel") else shape.placement
-    normed = shape.final_norm or shape.placement == "post"
-    return Wiring(
-        placement=placement,
-        d_model=shape.d_model,
-        n_layers=shape.n_layers,
-        head=head,
-        head_read=Read(head, normed, None, rms(state.gram)),
-        embedding="token_embedding.weight",
-        tied=shape.tied,
-    )

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from initdiag.theory.activations import ACTIVATIONS, Array, covariance, derivative
-from initdiag.theory.attention import root
 from initdiag.theory.feedforward import clamped, gate_activation, hidden, mlp, routed
 from initdiag.theory.grams import linear, normed
 from initdiag.theory.planned import Model
+from initdiag.theory.queries import root
 
 if TYPE_CHECKING:
     from initdiag.theory.backward import Squares
