@@ -42,6 +42,7 @@ bench: .venv/tested ## ratios against scripts written by hand, measured in the s
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/overhead.py --modules
 	$(BIN)/python benchmarks/tracing.py
+	$(BIN)/python benchmarks/predict.py
 
 clean: ## remove what the targets made
 	rm -rf .venv build dist *.egg-info
