@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,12 +14,14 @@ from initdiag.request import Request
 if TYPE_CHECKING:
     from initdiag.report import Advice, Run
 
+Again = Callable[[Request, bool], "Run"]
+
 MOST_LINES = 3  # that are taken together
 MOST_TRIED = 6  # predictions, of a fraction of a second each
 MOST_LAYERS = 60  # in all of them together
 
 
-def advised(run: Run, request: Request, again: Callable[[Request], Run]) -> Run:
+def advised(run: Run, request: Request, again: Again) -> Run:
     """Return a run with the changes that its findings ask for, as far as theory agrees that they help.
 
     Lines that findings offer are put into the config, predicted and judged: first one of every finding, all together;
@@ -26,7 +29,7 @@ def advised(run: Run, request: Request, again: Callable[[Request], Run]) -> Run:
     error; where something leaves no error and no warning, only that.
 
     Args:
-        request: that the run is of. again: predicts the same target for another request.
+        request: that the run is of. again: predicts the same target for another request, in brief or whole.
     """
     budget = _budget(run)
     tried: list[Advice] = []
@@ -47,8 +50,11 @@ def advised(run: Run, request: Request, again: Callable[[Request], Run]) -> Run:
         best = min(found, key=_badness)
         start, now = best.lines, best.run
     kept = {one.lines: one for one in tried if one.cured}
-    clean = [one for one in kept.values() if not one.left] or list(kept.values())
-    return replace(run, advice=tuple(sorted(clean, key=_badness)[:MOST_LINES]))
+    clean = sorted([one for one in kept.values() if not one.left] or kept.values(), key=_badness)[:MOST_LINES]
+    if not math.isnan(run.measured.residual.branches[-1].token_share):  # what sequences have in common was looked at
+        whole = _tried(request, again, run, [one.lines for one in clean], brief=False)
+        clean = sorted((one for one in whole if one.cured and not set(one.left) - _loud(run)), key=_badness)
+    return replace(run, advice=tuple(clean))
 
 
 def _budget(run: Run) -> int:
@@ -63,7 +69,7 @@ def _badness(one: Advice) -> tuple[int, int, int]:
 
 
 def _tried(
-    request: Request, again: Callable[[Request], Run], run: Run, changes: Iterable[tuple[str, ...]]
+    request: Request, again: Again, run: Run, changes: Iterable[tuple[str, ...]], *, brief: bool = True
 ) -> Iterator[Advice]:
     """Predict changes, and yield those that bring no new error."""
     from initdiag.report import Advice
@@ -71,7 +77,7 @@ def _tried(
     before = _loud(run)
     for lines in changes:
         try:
-            after = again(with_lines(request, lines))
+            after = again(with_lines(request, lines), brief)
         except InitdiagError:
             continue  # it doesn't fit what else is set
         left = _loud(after)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from initdiag.advice import advised
+from initdiag.advice import Again, advised
 from initdiag.case import Case, configure, name_of, prepare
 from initdiag.errors import UsageError
 from initdiag.request import Path, Progress, Request
@@ -66,9 +66,9 @@ def predict(
     return Report((advised(run, request, again(target)),), command)
 
 
-def again(target: Any) -> Callable[[Request], Run]:
+def again(target: Any) -> Again:
     """Return what predicts a target for a changed request."""
-    return lambda request: predicted(case_of(target, request), replace(request, backward=False), brief=True)
+    return lambda request, brief: predicted(case_of(target, request), replace(request, backward=False), brief=brief)
 
 
 def case_of(target: Any, request: Request) -> Case:
