@@ -619,9 +619,7 @@ print(peak(24) - few)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     # of one block for 64 tokens: two norms (2d), q, k, v, attention's output (4d), up and its gelu (8d), down (d)
     activations = 64 * 15 * 1024 * 4
-    theory = (
-        20 * 2**18
-    )  # plans and predicted branches of a layer, also of what is advised, are 0.3 MB of objects
+    theory = 20 * 2**18  # plans and predicted branches of a layer, also of what is advised, are 0.3 MB of objects
     assert int(ran.stdout) < 20 * 64 * 1024 * 4 + 4 * activations + theory
 
 
