@@ -122,9 +122,9 @@ def gradients() -> Figure:
             [at.gradient_norm or math.nan for at in values.residual.branches]
             for values in (runs.predicted.values, *runs.measured)
         )
-        _beside(axes, runs, expected, runs.predicted.spreads.gradients, measured, first=1)
+        _beside(axes, runs, expected, (), measured, first=1)
     axes.set(yscale="log", xlabel="branch", ylabel="‖∂ loss / ∂ stream‖ after it", xticks=range(4, 25, 4))
-    _legend(figure, band=any(runs.predicted.spreads.gradients for runs in gpt2()))
+    _legend(figure, band=False)
     return figure
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from initdiag.theory import Expectations
     from initdiag.theory.forward import Prediction
 
-SURE = 5  # standard deviations: what `check` allows the loss, too
-
 
 def predict(
     target: Any,
@@ -120,6 +118,7 @@ def _expectations(subject: Subject, prediction: Prediction) -> Expectations:
     """What `theory.expect` gives for a run, where the prediction stands for the run: the loss is the expected one."""
     from initdiag.theory import Expectations
     from initdiag.theory.expect import promised_scaling
+    from initdiag.theory.loss import SURE
 
     values = prediction.values
     return Expectations(

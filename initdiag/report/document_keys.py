@@ -183,7 +183,6 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "scaling_ratio": "of the scaling ratio",
         "attention_std": "of each layer's attention-logit std",
         "attention_entropy": "of each layer's attention entropy",
-        "gradients": "of each branch's gradient norm; empty without one",
     },
     "advice[i]": {
         "lines": "of the config, which make findings go away by prediction",

@@ -26,8 +26,7 @@ from initdiag.report.summaries import (
     router_share,
     token_information,
 )
-
-SURE = 5  # standard deviations that the loss is allowed
+from initdiag.theory.loss import SURE
 
 if TYPE_CHECKING:
     from initdiag.theory.spread import Spreads

@@ -67,25 +67,6 @@ def mean(phi: Activation, std: float) -> float:
     return float(_WEIGHTS @ phi(std * _NODES))
 
 
-def mean_square(phi: Activation, std: float) -> float:
-    """Return E[phi(u)²] for u ~ N(0, std²).
-
-    >>> round(mean_square(ACTIVATIONS["relu"], 1.0), 6)
-    0.5
-    """
-    return float(_WEIGHTS @ phi(std * _NODES) ** 2)
-
-
-def kurtosis(phi: Activation, std: float) -> float:
-    """Return E[phi(u)⁴]/E[phi(u)²]² for u ~ N(0, std²); 1 where phi gives nothing."""
-    values = phi(std * _NODES)
-    largest = float(np.abs(values).max())
-    if not 0 < largest < math.inf:
-        return 1.0
-    squares = (values / largest) ** 2
-    return float(_WEIGHTS @ squares**2) / float(_WEIGHTS @ squares) ** 2
-
-
 def covariance(phi: Activation, inputs: Array) -> tuple[Array, Array]:
     """Return E[phi(u_i)·phi(u_j)], (n, n), and E[phi(u_i)], (n,), for centred Gaussian u of covariance `inputs`.
 

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from initdiag.model.architecture import Architecture
 from initdiag.model.frequencies import alibi_slopes, rotary_frequencies
-from initdiag.schemes import Constant
 from initdiag.theory.activations import Array
 from initdiag.theory.grams import linear, normed
 from initdiag.theory.planned import Model
-from initdiag.theory.queries import Small, latent, latents, plain
+from initdiag.theory.queries import Small, latent, latents, plain, rotation, vector
 from initdiag.theory.sharpness import averaged, expected_variances, over_slopes, sharpness, variances
 from initdiag.theory.spread import unevenness
 
@@ -100,7 +99,8 @@ def sample(
     name, architecture = f"blocks.{layer}.attention", model.shape
     batch, length = shape
     window = architecture.window(layer)
-    queries, keys, *norms = (latents if architecture.mla else plain)(model, name, read, shape, window, heads, random)
+    turn = rotation(architecture, shape, window)
+    queries, keys, *norms = (latents if architecture.mla else plain)(model, name, read, turn, heads, random)
     split = (heads, batch, length, -1)
     logits = queries.reshape(split) @ keys.reshape(split).transpose(0, 1, 3, 2)
     logits *= np.float32(architecture.attention_scale)
@@ -118,7 +118,7 @@ def sample(
     if architecture.position == "alibi":
         logits -= _slopes(architecture, heads)[:, None, None, None] * _ago(length)
     logits[..., ~seen] = -np.inf
-    sinks = _sinks(model, name, heads, random)
+    sinks = vector(model, f"{name}.mix.sinks.weight", heads, random)
     if sinks is not None:
         column = np.broadcast_to(sinks[:, None, None, None], (heads, batch, length, 1))
         logits = np.concatenate((logits, column), axis=-1)
@@ -151,12 +151,3 @@ def _slopes(shape: Architecture, heads: int) -> Small:
     slopes = sorted(alibi_slopes(shape.n_heads))
     at = (np.arange(heads) + 0.5) / heads * len(slopes)
     return np.array([slopes[int(place)] for place in at], dtype=np.float32)
-
-
-def _sinks(model: Model, name: str, heads: int, random: np.random.Generator) -> Small | None:
-    law = model.law(f"{name}.mix.sinks.weight")
-    if law is None:
-        return None
-    if isinstance(law, Constant):
-        return np.full(heads, law.value, dtype=np.float32)
-    return (law.std * random.standard_normal(heads)).astype(np.float32)

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from initdiag.theory.activations import Array
 from initdiag.theory.attention import Heads, mix, values
-from initdiag.theory.grams import linear, normed
-from initdiag.theory.mlp_gradient import through_linear
+from initdiag.theory.grams import Normed, linear, normed
 from initdiag.theory.planned import Model
-from initdiag.theory.queries import Small, latent, root, rotated, rotation
-
-if TYPE_CHECKING:
-    from initdiag.theory.backward import Squares
+from initdiag.theory.queries import Small, Turn, latent, root, rotated, rotation
+from initdiag.theory.squares import Squares, through_linear, through_norm
 
 
 def attention_gradient(
@@ -30,19 +26,17 @@ def attention_gradient(
     features = shape.n_heads * shape.value_dim
     value = values(model, name, read)
     mixed = mix(heads.weights, value)
-    squares.add(f"{name}.out.weight", gram * features * _inner(model, name, mixed))
+    inner = normed(model, f"{name}.inner_norm", mixed) if shape.inner_norm else Normed(mixed, np.ones(len(mixed)))
+    squares.add(f"{name}.out.weight", gram * features * inner.gram)
     if f"{name}.out.bias" in model.plan.by_name:
         squares.add(f"{name}.out.bias", gram)
-    back = model.weight(f"{name}.out") * gram  # of one feature of one head
-    if shape.inner_norm:
-        given = normed(model, f"{name}.inner_norm", mixed)
-        back = back * np.outer(given.factor, given.factor)
+    back = model.weight(f"{name}.out") * gram * np.outer(inner.factor, inner.factor)  # of one feature of one head
     to_values = features * mix(heads.weights.transpose(0, 1, 3, 2), back)
-    queries, keys = _queries_and_keys(model, layer, heads, value, back, random)
+    turn = rotation(shape, (heads.weights.shape[1], heads.weights.shape[2]), shape.window(layer))
+    queries, keys = _queries_and_keys(model, heads, turn, value, back, random)
     if shape.mla:
         return _latents(model, name, read, to_values, queries, keys, squares)
     total = through_linear(model, f"{name}.value", read, shape.d_model, to_values, squares)
-    turn = rotation(shape, (heads.weights.shape[1], heads.weights.shape[2]), shape.window(layer))
     for part, gradients, used, times in (
         ("query", queries, heads.queries, heads.query_norm),
         ("key", keys, heads.keys, heads.key_norm),
@@ -54,12 +48,8 @@ def attention_gradient(
     return total
 
 
-def _inner(model: Model, name: str, mixed: Array) -> Array:
-    return normed(model, f"{name}.inner_norm", mixed).gram if model.shape.inner_norm else mixed
-
-
 def _queries_and_keys(
-    model: Model, layer: int, heads: Heads, value: Array, back: Array, random: np.random.Generator
+    model: Model, heads: Heads, turn: Turn | None, value: Array, back: Array, random: np.random.Generator
 ) -> tuple[Small, Small]:
     """Return the gradients of queries and keys of the sampled heads, as the logits use them: (S, n, h) each."""
     count, batch, length, _ = heads.weights.shape
@@ -79,7 +69,6 @@ def _queries_and_keys(
     scale = math.sqrt(size)
     by_query = (logits @ keys).reshape(shape) * scale
     by_key = (logits.transpose(0, 1, 3, 2) @ queries).reshape(shape) * scale
-    turn = rotation(model.shape, (batch, length), model.shape.window(layer))
     if model.shape.mla is None:
         return rotated(by_query, turn, back=True), rotated(by_key, turn, back=True)
     still = model.shape.mla.nope_dim
@@ -122,7 +111,7 @@ def _latents(
     still = _gram(model, keys[..., : mla.nope_dim])
     back = back + through_linear(model, f"{name}.key", narrow, mla.kv_rank, still, squares)
     down = linear(model, f"{name}.latent_down", read, shape.d_model)
-    back = _through_latent_norm(model, f"{name}.latent_norm", down, back, squares)
+    back = through_norm(model, f"{name}.latent_norm", normed(model, f"{name}.latent_norm", down), back, squares)
     total = through_linear(model, f"{name}.latent_down", read, shape.d_model, back, squares)
     turning = _gram(model, keys[..., mla.nope_dim :])
     total = total + through_linear(model, f"{name}.rotary_key", read, shape.d_model, turning, squares)
@@ -130,14 +119,7 @@ def _latents(
     if not mla.query_rank:
         return total + through_linear(model, f"{name}.query", read, shape.d_model, asked, squares)
     down = linear(model, f"{name}.query_down", read, shape.d_model)
-    source = normed(model, f"{name}.query_norm", down).gram
-    asked = through_linear(model, f"{name}.query", source, mla.query_rank, asked, squares)
-    asked = _through_latent_norm(model, f"{name}.query_norm", down, asked, squares)
+    source = normed(model, f"{name}.query_norm", down)
+    asked = through_linear(model, f"{name}.query", source.gram, mla.query_rank, asked, squares)
+    asked = through_norm(model, f"{name}.query_norm", source, asked, squares)
     return total + through_linear(model, f"{name}.query_down", read, shape.d_model, asked, squares)
-
-
-def _through_latent_norm(model: Model, norm: str, gram: Array, back: Array, squares: Squares) -> Array:
-    given = normed(model, norm, gram)
-    if f"{norm}.weight" in model.plan.by_name and model.gain(norm):
-        squares.add(f"{norm}.weight", back * given.gram / model.gain(norm))
-    return back * np.outer(given.factor, given.factor)

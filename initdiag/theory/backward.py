@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,41 +18,13 @@ from initdiag.model.architecture import of_branch
 from initdiag.theory.activations import Array
 from initdiag.theory.attention_gradient import attention_gradient
 from initdiag.theory.blocks import Added, block
-from initdiag.theory.grams import Stream, embedded, normed, passed
-from initdiag.theory.head import Head, met, softmax
+from initdiag.theory.grams import Normed, Stream, embedded, normed, passed
+from initdiag.theory.head import Head, Softmax, met
 from initdiag.theory.mlp_gradient import fed_gradient
 from initdiag.theory.planned import Model
+from initdiag.theory.squares import Squares, add_norm, through_norm
 
 TINY = 1e-300  # of a state that is nothing, by which nothing is divided
-
-
-@dataclass
-class Squares:
-    """Squared norms of gradients, by parameter, collected on the way down.
-
-    same: (n, n), which pairs of tokens are of one sequence. within, across: how many times such a pair stands for
-    others, where only some sequences of the batch are looked at.
-    """
-
-    same: NDArray[np.bool_]
-    within: float
-    across: float
-    found: dict[str, float] = field(default_factory=dict)
-
-    def add(self, name: str, pairs: Array) -> None:
-        """Add Σ over pairs of tokens to a parameter's squared norm."""
-        self.add_square(name, self.sum(pairs))
-
-    def add_square(self, name: str, square: float) -> None:
-        self.found[name] = self.found.get(name, 0.0) + square
-
-    def sum(self, pairs: Array) -> float:
-        inside = float(pairs[self.same].sum())
-        return self.within * inside + self.across * (float(pairs.sum()) - inside)
-
-    def norm(self, gram: Array) -> float:
-        """‖g‖ of the gradient by a stream."""
-        return math.sqrt(max(self.within * float(np.trace(gram)), 0.0))
 
 
 @dataclass(frozen=True)
@@ -69,6 +41,7 @@ def backward(
     ids: NDArray[np.int64],
     targets: NDArray[np.int64],
     head: Head,
+    softmaxes: Softmax,
     batch: int,
     heads: int,
 ) -> Gradients:
@@ -76,7 +49,8 @@ def backward(
 
     Args:
         streams: before each block, and after the last. ids, targets: (B, T) of the sequences that are looked at.
-        head: the logits. batch: how many sequences the mean is over. heads: sampled in each layer.
+        head, softmaxes: the logits, and what follows of them. batch: how many sequences the mean is over. heads:
+            sampled in each layer.
     """
     shape = (ids.shape[0], ids.shape[1])
     sequence = np.repeat(np.arange(shape[0]), shape[1])
@@ -86,9 +60,9 @@ def backward(
     )
     architecture, last = model.shape, streams[-1]
     state = passed(model, "final_norm", last) if architecture.final_norm else last
-    gram, along = _of_head(model, state, head, ids.ravel(), targets.ravel(), batch * shape[1], squares)
+    gram, along = _of_head(model, state, head, softmaxes, ids.ravel(), targets.ravel(), batch * shape[1], squares)
     if architecture.final_norm:
-        gram = through_norm(model, "final_norm", last, gram, squares, along)
+        gram = _through_stream_norm(model, "final_norm", last, gram, squares, along)
     elif architecture.placement == "post":
         gram = _perpendicular(gram, along, state.gram, architecture.d_model)
     norms: list[float] = []
@@ -101,7 +75,7 @@ def backward(
 
 
 def _of_head(
-    model: Model, state: Stream, head: Head, ids: Array, targets: Array, tokens: int, squares: Squares
+    model: Model, state: Stream, head: Head, at: Softmax, ids: Array, targets: Array, tokens: int, squares: Squares
 ) -> tuple[Array, Array]:
     """Return Γ of the state that the head reads, and g_i·x_j of gradients with states, both (n, n).
 
@@ -111,7 +85,6 @@ def _of_head(
     head also meets each token's own embedding, in the state and in p.
     """
     shape, vocab_size = model.shape, model.shape.vocab_size
-    at = softmax(vocab_size, head)
     square = np.maximum(np.diagonal(state.gram), TINY)
     size = np.sqrt(square)
     common = np.minimum(
@@ -167,14 +140,14 @@ def _of_block(
         return kept[0] * gram + attention(gram) + mlp(gram), [squares.norm(gram)] * 2
     post = architecture.placement == "post"
     if post:
-        gram = through_norm(model, f"{name}.mlp_norm", at.mlp.after, gram, squares)
+        gram = _through_stream_norm(model, f"{name}.mlp_norm", at.mlp.after, gram, squares)
     middle = kept[1] * gram + mlp(gram)
     if post:
-        middle = through_norm(model, f"{name}.attention_norm", at.attention.after, middle, squares)
+        middle = _through_stream_norm(model, f"{name}.attention_norm", at.attention.after, middle, squares)
     return kept[0] * middle + attention(middle), [squares.norm(middle), squares.norm(gram)]
 
 
-def through_norm(
+def _through_stream_norm(
     model: Model, name: str, stream: Stream, gram: Array, squares: Squares, along: Array | None = None
 ) -> Array:
     """Return Γ before a norm that the stream itself passes.
@@ -183,7 +156,7 @@ def through_norm(
     one that knows the stream, g_i·x_j with what the norm gives.
     """
     given = normed(model, name, stream.gram, stream.mean)
-    _of_norm(model, name, given.gram - model.bias(name), gram, squares)
+    add_norm(model, name, given.gram - model.bias(name), gram, squares)
     if along is not None:
         if f"{name}.weight" in model.plan.by_name and model.gain(name):  # all features of the gain get the same of it
             total = squares.within * float(np.trace(along))
@@ -204,32 +177,23 @@ def _perpendicular(gram: Array, along: Array, state: Array, width: int) -> Array
 def _through_read(model: Model, norm: str, added: Added, gram: Array, squares: Squares) -> Array:
     if model.shape.placement in ("post", "reordered", "none"):
         return gram
-    _of_norm(model, norm, added.read - model.bias(norm), gram, squares)
-    return gram * np.outer(added.factor, added.factor)
+    return through_norm(model, norm, Normed(added.read, added.factor), gram, squares)
 
 
 def _through_scale(model: Model, part: str, added: Added, gram: Array, squares: Squares) -> Array:
     if model.shape.normed_after:
         times = added.scale / normed(model, f"{part}_post_norm", added.raw).factor
-        _of_norm(
+        add_norm(
             model, f"{part}_post_norm", added.gram / np.outer(times, times), gram * np.outer(times, times), squares
         )
     return gram * np.outer(added.scale, added.scale)
-
-
-def _of_norm(model: Model, name: str, given: Array, gram: Array, squares: Squares) -> None:
-    """Add the gradients of a norm's gain, Σ_i g_i∘x̂_i, and bias; `given` is the Gram of what was multiplied by it."""
-    if f"{name}.weight" in model.plan.by_name and model.gain(name):
-        squares.add(f"{name}.weight", gram * given / model.gain(name))
-    if f"{name}.bias" in model.plan.by_name:
-        squares.add(f"{name}.bias", gram)
 
 
 def _of_embedding(model: Model, ids: NDArray[np.int64], gram: Array, squares: Squares) -> None:
     shape, flat = model.shape, ids.ravel()
     if shape.embedding_norm:
         bare = Model(shape.model_copy(update={"embedding_norm": False}), model.plan)
-        gram = through_norm(model, "embedding_norm", embedded(bare, ids), gram, squares)
+        gram = _through_stream_norm(model, "embedding_norm", embedded(bare, ids), gram, squares)
     rows = gram * (flat[:, None] == flat[None, :]) * shape.embedding_multiplier**2
     squares.add("token_embedding.weight", rows)
     if shape.position == "learned":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -34,10 +35,10 @@ class Added:
     after: Stream
     inner: float
 
-    @property
+    @cached_property
     def gram(self) -> Array:
         """What is added, (n, n)."""
-        return self.raw * self.scale[:, None] * self.scale[None, :]
+        return _scaled(self.raw, self.scale)
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from initdiag.model.sections import Experts
-from initdiag.schemes import Constant
 from initdiag.theory.activations import ACTIVATIONS, Activation, Array, covariance
 from initdiag.theory.grams import linear, normed
 from initdiag.theory.planned import Model
-from initdiag.theory.queries import Small, root
+from initdiag.theory.queries import Small, root, vector
 
 ROUTERS = 4  # that are sampled in a layer: where tokens are alike, one decides for all of them
 MANY = 1024  # experts, of which one router shows enough
@@ -144,24 +143,17 @@ def routed(model: Model, router: str, factor: Small, random: np.random.Generator
     assert moe is not None
     scale = np.sqrt(shape.d_model * model.weight(router))
     logits = scale * (factor @ random.standard_normal((len(factor), moe.experts), dtype=np.float32))
-    logits += _per_expert(model, f"{router}.bias", moe, random)
+    bias = vector(model, f"{router}.bias", moe.experts, random)
+    logits = logits if bias is None else logits + bias
     scores = 1 / (1 + np.exp(-logits)) if moe.score == "sigmoid" else _softmax(logits)
-    choice = scores + _per_expert(model, f"{router.removesuffix('router')}choice.bias", moe, random)
+    choice_bias = vector(model, f"{router.removesuffix('router')}choice.bias", moe.experts, random)
+    choice = scores if choice_bias is None else scores + choice_bias
     chosen = np.argpartition(-_within_groups(choice, moe), moe.top_k - 1, axis=1)[:, : moe.top_k]
     kept = np.zeros(scores.shape)
     np.put_along_axis(kept, chosen, np.take_along_axis(scores, chosen, axis=1), axis=1)
     if moe.normalized:
         kept /= kept.sum(axis=1, keepdims=True)
     return Routed(moe, scores, kept * moe.route_scale)
-
-
-def _per_expert(model: Model, name: str, moe: Experts, random: np.random.Generator) -> Small:
-    law = model.law(name)
-    if law is None:
-        return np.zeros(moe.experts, dtype=np.float32)
-    if isinstance(law, Constant):
-        return np.full(moe.experts, law.value, dtype=np.float32)
-    return (law.std * random.standard_normal(moe.experts)).astype(np.float32)
 
 
 def _softmax(logits: Array) -> Array:

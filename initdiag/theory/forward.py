@@ -19,7 +19,7 @@ from initdiag.theory.activations import Array
 from initdiag.theory.backward import backward as gradients
 from initdiag.theory.blocks import Added, Block, block
 from initdiag.theory.grams import Stream, embedded, passed
-from initdiag.theory.head import logits, measures
+from initdiag.theory.head import logits, measures, softmax
 from initdiag.theory.one_thread import one_thread
 from initdiag.theory.planned import Model, UnpredictableError
 from initdiag.theory.seen import branches_of, rms, wiring_of
@@ -81,19 +81,19 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
     state = passed(model, "final_norm", stream) if model.shape.final_norm else stream
     flat = [[one for row in rows[: shape[0]] for one in row] for rows in (batch.inputs, batch.targets)]
     head = logits(model, state)
-    loss, logit, positions = measures(model.shape.vocab_size, head, *flat)
+    at_head = softmax(model.shape.vocab_size, head)
+    loss, logit, positions = measures(model.shape.vocab_size, at_head, *flat)
     norms: GradientMeasure | None = None
     if backward:
         targets = np.array(batch.targets[: shape[0]], dtype=np.int64)
-        found = gradients(model, streams, ids, targets, head, batch.batch, heads_of(model, shape))
+        found = gradients(model, streams, ids, targets, head, at_head, batch.batch, heads_of(model, shape))
         branches = [
             replace(at, gradient_norm=norm if math.isfinite(norm) else None)
             for at, norm in zip(branches, found.branches, strict=True)
         ]
         norms = GradientMeasure(tuple(found.parameters.items()))
-    embedding_variance = (
-        first.variance * of_branch(model.shape.stream_multiplier, 1) ** 2
-    )  # as the branch is added to it
+    kept = of_branch(model.shape.stream_multiplier, 1)  # of the embedding, where the first branch is added to it
+    embedding_variance = kept**2 * first.variance
     stds = {entry.parameter.name: entry.distribution.std for entry in subject.plan.entries}
     values = Measurements(
         loss=loss,

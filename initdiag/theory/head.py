@@ -57,10 +57,9 @@ def logits(model: Model, state: Stream) -> Head:
 
 
 def measures(
-    vocab_size: int, head: Head, inputs: Sequence[int], targets: Sequence[int]
+    vocab_size: int, at: Softmax, inputs: Sequence[int], targets: Sequence[int]
 ) -> tuple[LossMeasure, LogitMeasure, tuple[PositionLogits, ...]]:
-    """Return the expected measures of these logits on these tokens, both flat (n,)."""
-    at = softmax(vocab_size, head)
+    """Return the expected measures of these softmaxes on these tokens, both flat (n,)."""
     same = np.array(inputs) == np.array(targets)
     positions = tuple(map(PositionLogits, at.std.tolist(), at.own.tolist(), same.tolist()))
     loss = LossMeasure(

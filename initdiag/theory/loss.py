@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from initdiag.measure import PositionLogits, mean
 from initdiag.theory.free_energy import free_energy
 
+SURE = 5  # standard deviations that the loss is allowed: a false alarm in a million checks
 ROUNDING = 1e-5  # of the loss: a float32 forward is that exact, and where nothing is left to chance it decides
 
 
@@ -48,7 +49,7 @@ def expected_loss(vocab_size: int, positions: Sequence[PositionLogits], *, unifo
 def sampling_allowance(
     vocab_size: int, positions: Sequence[PositionLogits], independent_targets: int, *, rounding: bool = True
 ) -> float:
-    """Return five standard deviations of loss − expected loss, in nats (false alarms: below 1e-6 per check).
+    """Return SURE standard deviations of loss − expected loss, in nats (false alarms: below 1e-6 per check).
 
     Two sources: which targets were met, std²/N, and which logits the vocabulary got, (exp(std²) − 1)/V for small std.
     The second is shared by all positions, since hidden states at init are nearly collinear; it is the variance of the
@@ -61,5 +62,5 @@ def sampling_allowance(
         share = math.exp(min(0.0, position.self_logit - log_sum_exp(vocab_size, position.std, position.self_logit)))
         targets.append(variance)
         vocabulary.append(((1 - share) * free_energy(vocab_size - 1, position.std)[1]) ** 2)
-    chance = 5 * math.sqrt(mean(targets) / independent_targets + mean(vocabulary))
+    chance = SURE * math.sqrt(mean(targets) / independent_targets + mean(vocabulary))
     return chance + ROUNDING * max(1.0, expected_loss(vocab_size, positions)) * rounding

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from initdiag.theory.activations import ACTIVATIONS, Array, covariance, derivative
@@ -11,9 +9,7 @@ from initdiag.theory.feedforward import clamped, gate_activation, hidden, mlp, r
 from initdiag.theory.grams import linear, normed
 from initdiag.theory.planned import Model
 from initdiag.theory.queries import root
-
-if TYPE_CHECKING:
-    from initdiag.theory.backward import Squares
+from initdiag.theory.squares import Squares, through_linear
 
 
 def fed_gradient(
@@ -73,11 +69,3 @@ def _mlp(model: Model, name: str, read: Array, width: int, gram: Array, squares:
 def _linear(model: Model, name: str, read: Array, gram: Array, squares: Squares) -> Array:
     """Return Γ of what a matrix of the MLP reads, from that of what it gives."""
     return through_linear(model, name, read, model.shape.d_model, gram, squares)
-
-
-def through_linear(model: Model, name: str, read: Array, inputs: int, gram: Array, squares: Squares) -> Array:
-    """Return Γ before a linear layer, inputs·σ²·Γ, and add the gradients of its weight and bias."""
-    squares.add(f"{name}.weight", gram * inputs * read)
-    if f"{name}.bias" in model.plan.by_name:
-        squares.add(f"{name}.bias", gram)
-    return inputs * model.weight(name) * gram

@@ -9,11 +9,13 @@ import numpy as np
 
 from initdiag.model.architecture import Architecture
 from initdiag.model.frequencies import rotary_frequencies
+from initdiag.schemes import Constant
 from initdiag.theory.activations import Array
 from initdiag.theory.grams import linear, normed
 from initdiag.theory.planned import Model
 
 Small = Array  # float32: of sampled heads, whose noise is far above its rounding
+Turn = tuple[Small, Small]  # cos and sin of rotary angles
 JITTER = 1e-9  # of the mean variance: tokens that are alike make a Gram singular
 
 
@@ -43,17 +45,26 @@ def drawn(
     return given
 
 
+def vector(model: Model, name: str, count: int, random: np.random.Generator) -> Small | None:
+    """Draw a vector, such as sinks or biases of a router: (count,); None where the model hasn't got it."""
+    law = model.law(name)
+    if law is None:
+        return None
+    if isinstance(law, Constant):
+        return np.full(count, law.value, dtype=np.float32)
+    return (law.std * random.standard_normal(count)).astype(np.float32)
+
+
 def plain(
     model: Model,
     name: str,
     read: Array,
-    shape: tuple[int, int],
-    window: int | None,
+    turn: Turn | None,
     heads: int,
     random: np.random.Generator,
 ) -> tuple[Small, Small, Small | None, Small | None]:
+    """Queries and keys (S, n, h) straight from what is read, and by what norms multiplied them."""
     architecture, factor = model.shape, root(read)
-    turn = rotation(architecture, shape, window)
     parts, norms = [], []
     for part in ("query", "key"):
         x = drawn(model, f"{name}.{part}", factor, architecture.d_model, (heads, architecture.head_dim), random)
@@ -83,8 +94,7 @@ def latents(
     model: Model,
     name: str,
     read: Array,
-    shape: tuple[int, int],
-    window: int | None,
+    turn: Turn | None,
     heads: int,
     random: np.random.Generator,
 ) -> tuple[Small, Small, None, None]:
@@ -95,7 +105,6 @@ def latents(
     if mla.query_rank:
         down = linear(model, f"{name}.query_down", read, architecture.d_model)
         source, inputs = normed(model, f"{name}.query_norm", down).gram, mla.query_rank
-    turn = rotation(architecture, shape, window)
     queries = drawn(model, f"{name}.query", root(source), inputs, (heads, architecture.head_dim), random)
     still, turning = queries[..., : mla.nope_dim], queries[..., mla.nope_dim :]
     keys = drawn(model, f"{name}.key", root(latent(model, name, read)), mla.kv_rank, (heads, mla.nope_dim), random)
@@ -115,7 +124,7 @@ def latent(model: Model, name: str, read: Array) -> Array:
 
 
 @lru_cache(maxsize=16)
-def rotation(shape: Architecture, tokens: tuple[int, int], window: int | None) -> tuple[Small, Small] | None:
+def rotation(shape: Architecture, tokens: tuple[int, int], window: int | None) -> Turn | None:
     """Return cos and sin of the rotary angles of every token, each (n, rotary_dims / 2); None without rotary."""
     if shape.position != "rotary":
         return None
@@ -124,7 +133,7 @@ def rotation(shape: Architecture, tokens: tuple[int, int], window: int | None) -
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
-def rotated(x: Small, turn: tuple[Small, Small] | None, back: bool = False) -> Small:
+def rotated(x: Small, turn: Turn | None, back: bool = False) -> Small:
     """Turn feature i with feature i + pairs of the first 2·pairs features; `back` turns the other way."""
     if turn is None:
         return x

@@ -22,7 +22,6 @@ class Spreads:
     """Standard deviations over draws of weights and tokens, in the units of the numbers that they belong to.
 
     branches, streams: of branch variance and stream variance, by branch. attention_std, attention_entropy: by layer.
-    gradients: of the norm of the gradient, by branch; empty where no backward was predicted.
     """
 
     loss: float
@@ -37,7 +36,6 @@ class Spreads:
     scaling_ratio: float
     attention_std: tuple[float, ...]
     attention_entropy: tuple[float, ...]
-    gradients: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,10 @@ from initdiag.engines import Settings, dense
 from initdiag.measure import Measurements
 from initdiag.measure.observe import observe
 from initdiag.theory import predict
-from tests.small_models import subject, tokens
+from tests.small_models import WIRINGS, subject, tokens
 
 BASE: dict[str, Any] = {"vocab_size": 2000, "context": 64, "d_model": 256, "n_layers": 3, "n_heads": 4}
-LLAMA: dict[str, Any] = {
-    "norm": "rmsnorm",
-    "position": "rotary",
-    "gated": True,
-    "biases": False,
-    "activation": "silu",
-    "tied": False,
-    "n_kv_heads": 2,
-    "d_ff": 704,
-}
+LLAMA: dict[str, Any] = {**WIRINGS["llama"], "d_ff": 704}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("gpt2", {"std": 0.04}),
     "default, tied to N(1)": ("default", {}),

@@ -10,8 +10,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from initdiag.theory.activations import ACTIVATIONS, covariance, derivative, mean, mean_square
+from initdiag.theory.activations import ACTIVATIONS, Activation, covariance, derivative, mean
 from tests.sampling import assert_near
+
+
+def mean_square(phi: Activation, std: float) -> float:
+    """E[φ(u)²]: the covariance of a token with itself."""
+    return float(covariance(phi, np.array([[std**2]]))[0][0, 0])
+
 
 STDS = [1e-3, 0.1, 0.5543, 1.0, 3.0, 20.0]
 
