@@ -39,7 +39,7 @@ from initdiag.measure import (
     RouterMeasure,
     Wiring,
 )
-from initdiag.report import Run
+from initdiag.report import Run, growth
 from initdiag.report.document_keys import KEYS
 from initdiag.report.facts import FACTS
 from initdiag.report.reference import plain, rules_markdown
@@ -130,7 +130,15 @@ def scheme_parameters() -> str:
 def functions() -> str:
     """Return the signature and docstring of every function of the Python interface."""
     pages = []
-    for function in (initdiag.check, initdiag.assert_healthy, initdiag.compare, initdiag.plan):
+    functions = (
+        initdiag.check,
+        initdiag.assert_healthy,
+        initdiag.compare,
+        initdiag.predict,
+        initdiag.vary,
+        initdiag.plan,
+    )
+    for function in functions:
         arguments = ", ".join(str(one).split(":")[0] for one in inspect.signature(function).parameters.values())
         pages.append(f"### initdiag.{function.__name__}({arguments})\n\n```\n{inspect.getdoc(function)}\n```\n")
     return "\n".join(pages)
@@ -211,6 +219,18 @@ def faults(only: Iterable[str] = ()) -> str:
             table(("fault", "caught by", "also errors", "healthy twin"), map(_without_seconds, map(twin_row, twins))),
             table(("legitimate design", "errors", "warnings"), map(_without_seconds, map(trap_row, traps))),
         )
+    )
+
+
+def laws() -> str:
+    """When a number is said to stay, to grow by a law, or by none."""
+    return (
+        f"- *stays*: |exponent| below {growth.STAYS:g}, and no point off by more than {100 * growth.HOLDS:g} %;\n"
+        f"- *like x*, *√x*, *1/x* …: within {growth.NEAR:g} of that exponent; else only that it grows or falls;\n"
+        f"- *logarithmically*, a + b·ln x: where the power misses a point by more than {100 * growth.EXACT:g} %, and a "
+        f"logarithm by less than {growth.CLEAR:g} times as much;\n"
+        f"- *no power law*: neither is within {100 * growth.HOLDS:g} % of every point; then the exponents between the "
+        "first two points and the last two.\n"
     )
 
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from rich.cells import cell_len
-
 from initdiag.measure import mean
 from initdiag.report.facts import Fact, shown, size
 from initdiag.report.header import demands_compared, engines_compared
-from initdiag.report.layout import DEFAULT_WIDTH, GAP, SEVERITY_COLORS, Column, colored, paragraph, table
+from initdiag.report.layout import SEVERITY_COLORS, Column, colored, paragraph, table, tables
 from initdiag.report.numbers import number, setting, sparkline, spread
 from initdiag.report.report import Report, Run
 from initdiag.report.scheme_words import plan_in_short, written
@@ -43,7 +41,8 @@ def compared(report: Report, style: Style) -> str:
         )
     ]
     labels, rows = comparison_rows(groups)
-    parts += _tables(list(groups), labels, rows, style)
+    columns = [Column("", number=False), *map(Column, groups)]
+    parts += tables(columns, [[label, *row] for label, row in zip(labels, rows, strict=True)], style)
     parts.append(_differences(groups, style))
     largest = max((_finite_peak(runs[0]) for runs in groups.values()), default=0.0)  # one scale for all sparklines
     if len(groups) > 1:
@@ -90,25 +89,6 @@ def _expected(fact: Fact, runs: Sequence[Run]) -> str:
 def _cell(fact: Fact, runs: Sequence[Run]) -> str:
     values = [fact.measured(run) for run in runs]
     return number(None) if not fact.always and all(map(math.isnan, values)) else spread(values, fact.digits)
-
-
-def _tables(schemes: Sequence[str], labels: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
-    """Break into as many tables as the width asks for; no column is dropped."""
-    room = style.width or DEFAULT_WIDTH
-    label_width = max(map(cell_len, labels)) + GAP
-    tables, start = [], 0
-    while start < len(schemes):
-        stop, used = start, label_width
-        while stop < len(schemes):
-            used += max(map(cell_len, [schemes[stop], *(row[stop] for row in rows)])) + GAP
-            if used > room and stop > start:
-                break
-            stop += 1
-        columns = [Column("", number=False), *(Column(scheme) for scheme in schemes[start:stop])]
-        body = [[label, *row[start:stop]] for label, row in zip(labels, rows, strict=True)]
-        tables.append(table(columns, body, style))
-        start = stop
-    return tables
 
 
 def _differences(groups: Groups, style: Style) -> str:

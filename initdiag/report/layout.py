@@ -59,6 +59,19 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], style: Style
     return _wrapped(shown, cells, widths, width, style)
 
 
+def tables(columns: Sequence[Column], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
+    """Break into as many tables as the width asks for; each begins with the first column, and no column is dropped."""
+    room, found, left = style.width or DEFAULT_WIDTH, [], list(range(1, len(columns)))
+    headings = [column.heading for column in columns]
+    widths = [max(map(cell_len, map(style.text, column))) + GAP for column in zip(headings, *rows, strict=True)]
+    while left:
+        kept = [0, left.pop(0)]
+        while left and sum(widths[i] for i in (*kept, left[0])) <= room:
+            kept.append(left.pop(0))
+        found.append(table([columns[i] for i in kept], [[row[i] for i in kept] for row in rows], style))
+    return found
+
+
 def _plain(columns: Sequence[Column], cells: Sequence[Sequence[str]], widths: Sequence[int], style: Style) -> str:
     """Write a table that fits as it is; rich gives the same, at half a millisecond a row."""
     wall, cross, rule = ("|", "+", "-") if style.ascii else (" ", "─", "─")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 
-from rich.cells import cell_len
-
 from initdiag.report.document import SCHEMA_VERSION, document, encodable
-from initdiag.report.layout import DEFAULT_WIDTH, GAP, SEVERITY_COLORS, Column, colored, paragraph, table
+from initdiag.report.layout import SEVERITY_COLORS, Column, colored, paragraph, table, tables
 from initdiag.report.predicted import ONLY_A_RUN
 from initdiag.report.report import Report
 from initdiag.report.style import Style
@@ -19,7 +16,8 @@ from initdiag.report.varied import Varied, captions, fit_caption, fit_rows, foun
 def as_table(varied: Varied, style: Style) -> str:
     """Render for a terminal."""
     parts = ["\n".join(paragraph(line, style, indent="  ", first="") for line in captions(varied))]
-    parts += _tables(*value_rows(varied), style)
+    headings, rows = value_rows(varied)
+    parts += tables([Column(heading) for heading in headings], rows, style)
     if varied.fits:
         parts.append(paragraph(fit_caption(varied), style))
         columns = (Column("", False), Column("law"), Column("off by"), Column("in words", number=False))
@@ -81,16 +79,3 @@ def render(varied: Varied, format: str, style: Style) -> str:  # noqa: A002 - th
 
             return annotated(varied.report, style)
     return as_table(varied, style)
-
-
-def _tables(headings: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
-    """Break into as many tables as the width asks for; each begins with the values."""
-    room, tables, left = style.width or DEFAULT_WIDTH, [], list(range(1, len(headings)))
-    widths = [max(map(cell_len, map(style.text, column))) + GAP for column in zip(headings, *rows, strict=True)]
-    while left:
-        kept = [0, left.pop(0)]
-        while left and sum(widths[i] for i in (*kept, left[0])) <= room:
-            kept.append(left.pop(0))
-        columns = [Column(headings[i]) for i in kept]
-        tables.append(table(columns, [[row[i] for i in kept] for row in rows], style))
-    return tables
