@@ -102,6 +102,7 @@ def test_what_the_pages_say_of_their_configs() -> None:
 
 STAND_INS = {
     'check("gpt2"': 'check("tiny"',
+    'expect="gpt2"': f'expect="{ROOT}/docs/examples/gpt.yaml"',
     "50257": "512",
     "32000": "512",
     '"path/to/model.py:GPT", "path/to/config.json"': f'"{ROOT}/docs/examples/gpt.py:GPT", "tiny"',
