@@ -36,6 +36,7 @@ from initdiag.measure.observe import observe
 from initdiag.memory import available
 from initdiag.subjects import Subject
 from initdiag.tokens import TokenBatch
+from initdiag.weightless.normals import Normals
 
 VOCABULARY = 32_000
 DEPTHS, WIDTHS = (4, 8, 16, 32), (1024, 2048, 4096, 8192)
@@ -166,7 +167,7 @@ def _floor(draws: float, products: float) -> float:
     start = time.perf_counter()
     subprocess.run([sys.executable, "-W", "ignore", "-c", "import torch"], check=True, env=ENVIRONMENT)
     imported = time.perf_counter() - start
-    normals = weightless.Normals(0, torch.get_num_threads())
+    normals = Normals(0, torch.get_num_threads())
     drawn = min(timed(lambda: normals("floor", 64, 2**18)) for _ in range(5)) / (64 * 2**18)
     matrix = torch.randn(2048, 2048)
     multiplied = min(timed(lambda: matrix @ matrix) for _ in range(5)) / (2 * 2048**3)

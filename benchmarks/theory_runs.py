@@ -176,7 +176,6 @@ def spreads_of(prediction: Prediction) -> Iterator[tuple[tuple[str, str], float]
     for kind, first, several in (
         ("stream", 1, at.streams),
         ("branch", 1, at.branches),
-        ("gradient", 1, at.gradients),
         ("attention std", 0, at.attention_std),
         ("entropy", 0, at.attention_entropy),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -97,11 +98,16 @@ def _coefficients(phi: Activation, std: Array) -> Array:
     """Return c_k(s) for every s, one column for all where they are alike; the last row is √(E[φ²] − Σ c_k²)."""
     low, high = float(std.min()), float(std.max())
     if high <= low * (1 + ALIKE):
-        return _expanded(phi, np.array([float(std.mean())]))
+        return _expanded_at(phi, float(f"{float(std.mean()):.7g}"))
     low = max(low, 1e-6 * high)
     at = np.geomspace(low, high, STDS)
     table, places = _expanded(phi, at), np.log(np.maximum(std, low))
     return np.array([np.interp(places, np.log(at), row) for row in table])
+
+
+@lru_cache(maxsize=64)  # what a norm gives has the same std in all layers, but for its eps
+def _expanded_at(phi: Activation, std: float) -> Array:
+    return _expanded(phi, np.array([std]))
 
 
 def _expanded(phi: Activation, stds: Array) -> Array:
@@ -113,6 +119,12 @@ def _expanded(phi: Activation, stds: Array) -> Array:
     return np.vstack((found[:terms], np.sqrt(np.maximum(left[terms - 1], 0.0))))
 
 
+@lru_cache(maxsize=16)  # one function for one: `covariance` knows again what it has expanded
+def squared(phi: Activation) -> Activation:
+    return lambda u: phi(u) ** 2
+
+
+@lru_cache(maxsize=16)
 def derivative(phi: Activation) -> Activation:
     """Return φ', by central differences 1e-4 wide: off by 1e-8 of φ'''."""
     return lambda u: (phi(u + 1e-4) - phi(u - 1e-4)) / 2e-4

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from initdiag.model.sections import Experts
-from initdiag.theory.activations import ACTIVATIONS, Activation, Array, covariance
+from initdiag.theory.activations import ACTIVATIONS, Activation, Array, covariance, squared
 from initdiag.theory.grams import linear, normed
 from initdiag.theory.planned import Model
 from initdiag.theory.queries import Small, root, vector
@@ -101,36 +102,46 @@ def chance(model: Model, layer: int, read: Array) -> float:
     if shape.has_experts(layer) and shape.moe:
         width = (shape.moe.d_ff or width) * (shape.moe.top_k + shape.moe.shared)
         name += ".shared" if shape.moe.shared else ""
-    some = np.unique(np.linspace(0, len(read) - 1, SOME).astype(int))
+    some = np.linspace(0, len(read) - 1, min(SOME, len(read))).astype(int)
     read = read[np.ix_(some, some)]
     into = linear(model, f"{name}.input", read, shape.d_model)
+    act = squared(gate_activation(model))
     if not shape.gated:
-        return _excess(_squares(ACTIVATIONS[shape.activation], into)) / width
-    gate = linear(model, f"{name}.gate", read, shape.d_model)
-    limit = shape.gate_limit
-    value = _squares((lambda w: w) if limit is None else (lambda w: clamped(limit)(w) + 1), into)
-    both = [one * other for one, other in zip(_squares(gate_activation(model), gate), value, strict=True)]
-    return _excess((both[0], both[1])) / width
+        return _excess(*covariance(act, into)) / width
+    products, squares = covariance(act, linear(model, f"{name}.gate", read, shape.d_model))
+    if shape.gate_limit is None:  # of a Gaussian w: E[w²·w'²] = E[w²]·E[w'²] + 2·E[w·w']²
+        own = np.diagonal(into)
+        return _excess(products * (np.outer(own, own) + 2 * into**2), squares * own) / width
+    by_value, own = covariance(squared(shifted(shape.gate_limit)), into)
+    return _excess(products * by_value, squares * own) / width
 
 
-def _squares(phi: Activation, inputs: Array) -> tuple[Array, Array]:
-    """Return E[phi(u_i)²·phi(u_j)²], (n, n), and E[phi(u_i)²], (n,)."""
-    return covariance(lambda u: phi(u) ** 2, inputs)
+def _excess(products: Array, squares: Array) -> float:
+    """Return mean E[h_i²·h_j²] / (mean E[h_i²])² − 1, of (n, n) and (n,)."""
+    mean = float(squares.mean()) ** 2
+    return max(float(products.mean()) / mean - 1, 0.0) if mean else 0.0
 
 
-def _excess(moments: tuple[Array, Array]) -> float:
-    mean = float(moments[1].mean()) ** 2
-    return max(float(moments[0].mean()) / mean - 1, 0.0) if mean else 0.0
+@lru_cache(maxsize=4)
+def _cut(act: str, limit: float) -> Activation:
+    return lambda u: ACTIVATIONS[act](np.minimum(u, limit))
 
 
 def gate_activation(model: Model) -> Activation:
     """The activation of a gate, cut at the limit where there is one."""
-    act, limit = ACTIVATIONS[model.shape.activation], model.shape.gate_limit
-    return act if limit is None else lambda u: act(np.minimum(u, limit))
+    act, limit = model.shape.activation, model.shape.gate_limit
+    return ACTIVATIONS[act] if limit is None else _cut(act, limit)
 
 
+@lru_cache(maxsize=4)
 def clamped(limit: float) -> Activation:
     return lambda w: np.clip(w, -limit, limit)
+
+
+@lru_cache(maxsize=4)
+def shifted(limit: float) -> Activation:
+    """What a clamped gate multiplies: one more than the clamped value."""
+    return lambda w: np.clip(w, -limit, limit) + 1
 
 
 def routed(model: Model, router: str, factor: Small, random: np.random.Generator) -> Routed:

@@ -55,7 +55,8 @@ def over_slopes(logits: Array, slopes: Array, seen: NDArray[np.bool_]) -> tuple[
         logits: (S, B, T, T), without slopes. slopes: (K,).
     """
     length = len(seen)
-    some = np.unique(np.rint(np.linspace(max(length - QUERIES, 0), length - 1, 2 * SOME + 1)[1::2]).astype(int))
+    places = np.linspace(max(length - QUERIES, 0), length - 1, 2 * SOME + 1)[1::2]
+    some = np.array(sorted(set(np.rint(places).astype(int).tolist())))  # np.unique would import numpy.ma
     ago = (some[:, None] - np.arange(length)).astype(np.float32)
     found = []
     for slope in slopes:
