@@ -237,9 +237,23 @@ def laws() -> str:
 SHOWN = ("stream %", "uniform", "logit std %", "entropy %", "gradient %")
 
 
+def _printed(name: str) -> list[str]:
+    return (Path(__file__).parent.parent / "benchmarks" / name).read_text(encoding="utf-8").splitlines()
+
+
+def theory_widths() -> str:
+    """What `benchmarks/theory.py --widths` printed."""
+    found = []
+    for part in "\n".join(_printed("theory_widths.txt")).strip().split("\n\n")[:-1]:  # the last line tells the time
+        rows = [re.split(r" {2,}", line.strip()) for line in part.splitlines()]
+        name, columns = rows[0][0], rows[0][1:]
+        found.append(table((f"{name}: d_model", *columns), [tuple(row) for row in rows[1:]]))
+    return "\n".join(found)
+
+
 def theory_table() -> str:
     """What `benchmarks/theory.py --backward` printed, by its columns that have a criterion; then counts and spreads."""
-    lines = (Path(__file__).parent.parent / "benchmarks" / "theory.txt").read_text(encoding="utf-8").splitlines()
+    lines = _printed("theory.txt")
     heading, end = lines[0], lines.index("")
     at = {heading[start : start + 16].strip(): start for start in range(20, len(heading), 16)}
     rows = [

@@ -34,7 +34,6 @@ IMAGES = Path(__file__).parent / "images"
 SCHEMES = {"scaled": "#1f77b4", "gpt2": "#d95f02", "default": "#2ca02c"}  # and their colours
 SEEDS = 6
 LENGTH, BATCH = 64, 2
-WIDTHS = {64: 96, 128: 96, 256: 64, 512: 32, 1024: 16}  # d_model, and how many seeds
 WIDE = {"gpt2 default": "GPT-2, scheme default", "llama": "Llama, scheme scaled"}  # of benchmarks/theory_pairs.py
 KINDS = {"stream": ("stream variance", "#1f77b4"), "attention std": ("attention-logit std", "#d95f02")}
 LONG = re.compile(r"scale\([^)]*\)|\d+\.\d{2,}")  # coordinates; by what a glyph is scaled is kept
@@ -130,6 +129,7 @@ def gradients() -> Figure:
 
 def width() -> Figure:
     """How far single seeds and their mean are from what is predicted, against d_model, in the mean over branches."""
+    from benchmarks.theory import WIDTHS
     from benchmarks.theory_pairs import WIDE as PAIRS
     from benchmarks.theory_runs import gaps
 
