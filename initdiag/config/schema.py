@@ -10,13 +10,16 @@ from initdiag.config.fields import Section
 from initdiag.config.init import Init
 from initdiag.model.architecture import Architecture
 
+Source = Literal["random", "zipf", "text", "file"]
+
 
 class TokenSettings(Section):
     """What the model reads."""
 
-    source: Literal["random", "text", "file"] = Field(
+    source: Source = Field(
         default="random",
-        description="random: uniform ids; text: a text file, as bytes or tokenized; file: .bin or .npy ids",
+        description="random: uniform ids; zipf: ids that repeat as words do, the k-th most frequent in proportion to "
+        "1/k; text: a text file, as bytes or tokenized; file: .bin or .npy ids",
     )
     path: str | None = Field(default=None, description="the text or token file, relative to this config")
     tokenizer: str | None = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -15,7 +15,7 @@ from initdiag.config.fault import Fault
 from initdiag.config.formula_faults import formula_faults
 from initdiag.config.init import Init
 from initdiag.config.init_faults import init_faults
-from initdiag.config.schema import Config
+from initdiag.config.schema import Config, Source
 from initdiag.config.sentences import sentence, value_at
 from initdiag.config.wording import show
 from initdiag.model import Architecture
@@ -111,9 +111,9 @@ def _tokens(tokens: Mapping[str, Any], model: Mapping[str, Any]) -> Iterator[Fau
         message = f"found {show(length)}, expected at most the model's context, {show(context)}"
         yield Fault(("tokens", "length"), message, (("model", "context"),))
     source = tokens.get("source", "random")
-    if source not in ("random", "text", "file"):
+    if source not in get_args(Source):
         return
-    if source != "random" and tokens.get("path") is None:
+    if source in ("text", "file") and tokens.get("path") is None:
         what = "a text file" if source == "text" else "a .bin or .npy file"
         message = f"not found, expected {what}, as the source is {source}"
         yield Fault(("tokens", "path"), message, (("tokens", "source"),))

@@ -25,7 +25,7 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "command": "that repeats it",
     },
     "tokens": {
-        "source": '"random", "text" or "file"',
+        "source": '"random", "zipf", "text" or "file"',
         "path": "of the file, or null",
         "batch": "number of sequences",
         "length": "of each",

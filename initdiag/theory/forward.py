@@ -23,7 +23,7 @@ from initdiag.theory.head import logits, measures, softmax
 from initdiag.theory.one_thread import one_thread
 from initdiag.theory.planned import Model, UnpredictableError
 from initdiag.theory.seen import branches_of, rms, wiring_of
-from initdiag.theory.spread import Chance, Spreads, spreads, unevenness
+from initdiag.theory.spread import Chance, Spreads, spreads, unevenness, worth
 from initdiag.tokens import TokenBatch
 
 LONGEST = 2048  # tokens of a sequence: Grams of more than that are no matter of seconds
@@ -84,8 +84,8 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
     at_head = softmax(model.shape.vocab_size, head)
     loss, logit, positions = measures(model.shape.vocab_size, at_head, *flat)
     norms: GradientMeasure | None = None
+    targets = np.array(batch.targets[: shape[0]], dtype=np.int64)
     if backward:
-        targets = np.array(batch.targets[: shape[0]], dtype=np.int64)
         found = gradients(model, streams, ids, targets, head, at_head, batch.batch, heads_of(model, shape))
         branches = [
             replace(at, gradient_norm=norm if math.isfinite(norm) else None)
@@ -110,6 +110,7 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
     weight = model.weight("token_embedding") if model.shape.tied else 0.0
     foreign = 1 - min(weight * float((state.own**2).mean()) / max(rms(state.gram) ** 2, 1e-300), 1.0)
     embedding = unevenness(first.gram) / width
+    others = batch.batch / shape[0]  # sequences like those that are looked at
     chance = spreads(
         values,
         chances,
@@ -120,7 +121,8 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
         width,
         foreign,
         model.shape.final_norm or model.shape.placement == "post",
-        batch.batch * batch.length,
+        worth(ids.ravel()) * others,
+        worth(targets.ravel(), state.gram) * others,
     )
     return Prediction(values, chance, shape[0])
 

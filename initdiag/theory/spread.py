@@ -57,6 +57,18 @@ def unevenness(gram: Array) -> float:
     return 2 * float(np.vdot(scaled, scaled)) / float(np.trace(scaled)) ** 2
 
 
+def worth(ids: Array, gram: Array | None = None) -> float:
+    """Return as how many independent ids these count, (n,), in the mean of a logit: n²/Σ_ij [id_i = id_j]·ρ_ij.
+
+    Logits of one id are as alike as the states that meet it, which have this Gram; without one they are the same.
+    """
+    same: Array = (ids[:, None] == ids[None, :]).astype(float)
+    if gram is not None:
+        size = np.sqrt(np.maximum(np.diagonal(gram), 1e-300))
+        same = same * gram / np.outer(size, size)
+    return len(ids) ** 2 / max(float(same.sum()), 1.0)
+
+
 def spreads(
     values: Measurements,
     chances: Sequence[Chance],
@@ -67,7 +79,8 @@ def spreads(
     width: int,
     foreign: float,
     normed: bool,
-    tokens: int,
+    inputs: float,
+    targets: float,
 ) -> Spreads:
     """Put the spreads of all numbers together; branches are independent of each other.
 
@@ -75,7 +88,8 @@ def spreads(
         embedding: the relative variance of the embedding's. state: the unevenness of what the head reads. heads: of
             each layer, the variances of logit std and entropy ratio over heads, each over the number of heads.
         unscaled: (unscaled std / std)² of each branch. foreign: the part of the state's variance that isn't the token's
-            own embedding. normed: the head reads what a norm gives. tokens: of the batch, B·T.
+            own embedding. normed: the head reads what a norm gives. inputs, targets: what the ids of the batch are
+            `worth`.
     """
     residual, loss, logits = values.residual, values.loss, values.logits
     variances = [np.float64(at.branch_variance) for at in residual.branches]  # whose squares may overflow, in silence
@@ -94,8 +108,8 @@ def spreads(
         else 0.0
     )
     of_self = math.sqrt(
-        float(square.mean()) * foreign / tokens
-        + float((own_logits**2).mean()) * 2 / width / tokens
+        float(square.mean()) * foreign / inputs
+        + float((own_logits**2).mean()) * 2 / width / inputs
         + float(own_logits.mean()) ** 2 * foreign * last**2 / 4  # the state is divided by its own size
     )
     share = _self_share(values)
@@ -108,14 +122,14 @@ def spreads(
     if not normed:  # ln V + s²/2 follows the size of the state
         by_size = (1 - share) * min(float(square.mean()), 2 * loss.uniform) * last / 2
         uniform, given = math.hypot(uniform, by_size), math.hypot(given, by_size)
-    targets = math.sqrt(float(square.mean()) / tokens)
+    of_targets = math.sqrt(float(square.mean()) / targets)
     total, stretched = sum(variances), [v * u for v, u in zip(variances, unscaled, strict=True)]
     tilt = [
         (v / total - u / sum(stretched)) * one if total and sum(stretched) else 0.0
         for v, u, one in zip(variances, stretched, own, strict=True)
     ]
     return Spreads(
-        loss=math.hypot(given, targets),
+        loss=math.hypot(given, of_targets),
         uniform_targets=uniform,
         logit_std=logits.std / 2 * math.sqrt(state / vocab_size + (0.0 if normed else last**2)),
         self_logit=of_self,

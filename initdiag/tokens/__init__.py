@@ -1,4 +1,4 @@
-"""Token ids and their targets: random, from text, or from a token file. No torch, no numpy.
+"""Token ids and their targets: drawn, from text, or from a token file. No torch, no numpy.
 
 The door is `read`; it hands on a `TokenBatch`. Whatever goes wrong is a TokenError of one sentence that names the file
 as the user wrote it, what was found and what was expected.
@@ -38,8 +38,9 @@ def read(settings: TokenSettings, *, vocab_size: int, length: int, seed: int, fo
             f"tokens: B × T = {batch:,} × {length:,} = {batch * length:,} tokens, expected at most {MAX_TOKENS:,}"
         )
     _require_consistent(settings)
-    if not settings.path:  # which is to say, source: random
-        return random_ids.draw(vocab_size=vocab_size, batch=batch, length=length, seed=seed)
+    if not settings.path:  # which is to say, source: random or zipf
+        draw = random_ids.draw_zipf if settings.source == "zipf" else random_ids.draw
+        return draw(vocab_size=vocab_size, batch=batch, length=length, seed=seed)
     path, shown = _resolve(settings.path, folder), as_typed(Path(settings.path))
     if settings.source == "file":
         return files.read(
@@ -68,7 +69,7 @@ def read(settings: TokenSettings, *, vocab_size: int, length: int, seed: int, fo
 def _require_consistent(settings: TokenSettings) -> None:
     """Raise TokenError when a setting is missing for the source, or would be silently ignored by it."""
     source = settings.source
-    if source != "random" and not settings.path:
+    if source in ("text", "file") and not settings.path:
         raise TokenError(f"tokens: source is {source}, but path is missing, expected the path of a file")
     for name, value, meant_for in (
         ("path", settings.path, ("text", "file")),

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 class TokenBatch:
     """B sequences of T token ids and, at every position, the id that follows.
 
-    `source` is "random", "text" or "file"; `path` is the file as the user wrote it, None for random ids.
-    `total` counts the tokens of the source; it is None for random ids, and when only an excerpt of a long text was
+    `source` is as in `tokens:` of a config; `path` is the file as the user wrote it, None for ids that were drawn.
+    `total` counts the tokens of the source; it is None for drawn ids, and when only an excerpt of a long text was
     tokenized, so that nobody counted.
     """
 
@@ -46,7 +46,8 @@ class TokenBatch:
     def describe(self) -> str:
         """One line, such as 'train.bin: 2 windows × 256 tokens of 1,234,567; 312 distinct'."""
         if self.path is None:
-            return f"{self.source}, {self.batch:,} × {self.length:,} uniform ids, {self.distinct:,} distinct"
+            kind = "ids by Zipf's law" if self.source == "zipf" else "uniform ids"
+            return f"{self.source}, {self.batch:,} × {self.length:,} {kind}, {self.distinct:,} distinct"
         windows = "1 window" if self.batch == 1 else f"{self.batch:,} windows"
         whole = "an excerpt" if self.total is None else f"{self.total:,}"
         unit = "bytes" if self.as_bytes else "tokens"

@@ -1,7 +1,10 @@
-"""Uniform ids: the tokens about which nothing can be known, so that ln V is the right loss."""
+"""Ids that need no file: uniform ones, about which nothing can be known, so that ln V is the right loss; and ids that
+repeat as words of a text do."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import accumulate
 from random import Random
 
 from initdiag.tokens.batch import TokenBatch, from_windows
@@ -13,3 +16,26 @@ def draw(*, vocab_size: int, batch: int, length: int, seed: int) -> TokenBatch:
     rng = Random(seed)
     windows = [tuple(below(rng, vocab_size) for _ in range(length + 1)) for _ in range(batch)]
     return from_windows(windows, source="random", total=None, vocab_size=vocab_size, path=None)
+
+
+def draw_zipf(*, vocab_size: int, batch: int, length: int, seed: int) -> TokenBatch:
+    """Draw B windows of T + 1 independent ids by Zipf's law: the k-th most frequent of V ids has p = 1/(k·H_V).
+
+    H_V = Σ 1/k. Which id is the k-th is drawn, too. Zipf, Human Behavior and the Principle of Least Effort (1949); for
+    text and its exponent of 1, Piantadosi, Psychon. Bull. Rev. 21 (2014), 1112.
+    """
+    rng = Random(seed)
+    sums = list(accumulate(1 / rank for rank in range(1, vocab_size + 1)))
+    ids: dict[int, int] = {}  # of the ranks that were met, so that no vocabulary needs to be shuffled
+    used: set[int] = set()
+
+    def draw_one() -> int:
+        rank = min(bisect_left(sums, rng.random() * sums[-1]), vocab_size - 1)
+        while rank not in ids:
+            if (fresh := below(rng, vocab_size)) not in used:
+                used.add(fresh)
+                ids[rank] = fresh
+        return ids[rank]
+
+    windows = [tuple(draw_one() for _ in range(length + 1)) for _ in range(batch)]
+    return from_windows(windows, source="zipf", total=None, vocab_size=vocab_size, path=None)
