@@ -18,7 +18,7 @@ from initdiag.subjects import Subject
 from initdiag.theory.activations import Array
 from initdiag.theory.backward import backward as gradients
 from initdiag.theory.blocks import Added, Block, block
-from initdiag.theory.grams import Stream, embedded, passed
+from initdiag.theory.grams import Stream, embedded, mean_square, passed
 from initdiag.theory.head import logits, measures, softmax
 from initdiag.theory.one_thread import one_thread
 from initdiag.theory.planned import Model, UnpredictableError
@@ -208,7 +208,7 @@ def _between(gram: Array, shape: tuple[int, int]) -> float:
 
 def _alike(gram: Array, shape: tuple[int, int]) -> float:
     """The part of a mean square that tokens of one sequence have in common."""
-    square = float(np.diagonal(gram).mean())
+    square = mean_square(gram)
     return min(_between(gram, shape) / square, 1.0) if square else 0.0
 
 

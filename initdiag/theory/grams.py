@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,11 @@ from numpy.typing import NDArray
 from initdiag.model.frequencies import SINUSOID_BASE, frequencies
 from initdiag.theory.activations import Array
 from initdiag.theory.planned import Model
+
+
+def mean_square(gram: Array) -> float:
+    """Over tokens and features."""
+    return float(gram.trace()) / len(gram)
 
 
 @dataclass(frozen=True)
@@ -26,10 +32,10 @@ class Stream:
     mean: Array
     own: Array
 
-    @property
+    @cached_property
     def variance(self) -> float:
         """Over tokens and features (population)."""
-        return float(np.diagonal(self.gram).mean() - self.mean.mean() ** 2)
+        return mean_square(self.gram) - (float(self.mean.sum()) / len(self.mean)) ** 2
 
     def times(self, factor: float) -> Stream:
         return self if factor == 1 else Stream(factor**2 * self.gram, factor * self.mean, factor * self.own)

@@ -11,7 +11,7 @@ from initdiag.model.architecture import Architecture
 from initdiag.model.frequencies import rotary_frequencies
 from initdiag.schemes import Constant
 from initdiag.theory.activations import Array
-from initdiag.theory.grams import linear, normed
+from initdiag.theory.grams import linear, mean_square, normed
 from initdiag.theory.planned import Model
 
 Small = Array  # float32: of sampled heads, whose noise is far above its rounding
@@ -21,7 +21,7 @@ JITTER = 1e-9  # of the mean variance: tokens that are alike make a Gram singula
 
 def root(gram: Array) -> Small:
     """Return L with L·Lᵀ = gram, (n, n)."""
-    jitter = JITTER * max(float(np.diagonal(gram).mean()), 1e-300)
+    jitter = JITTER * max(mean_square(gram), 1e-300)
     for times in (1.0, 1e3, 1e6):  # far more than rounding leaves below 0
         try:
             factor: Array = np.linalg.cholesky(gram + times * jitter * np.eye(len(gram)))

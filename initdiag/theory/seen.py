@@ -12,7 +12,7 @@ from initdiag.measure.values import Branch, Read
 from initdiag.model.architecture import Architecture
 from initdiag.theory.activations import Array
 from initdiag.theory.blocks import Added, Block
-from initdiag.theory.grams import Stream
+from initdiag.theory.grams import Stream, mean_square
 from initdiag.theory.planned import Model
 
 
@@ -27,7 +27,7 @@ def branches_of(model: Model, layer: int, at: Block, shape: tuple[int, int]) -> 
             layer=layer,
             kind=added.kind,
             projection=f"blocks.{layer}.{part}.out.weight",
-            branch_variance=float(np.diagonal(added.gram).mean()),
+            branch_variance=mean_square(added.gram),
             stream_variance=added.after.variance,
             normed=model.shape.normed_after,
             carried=_carried(model.shape, index),
@@ -56,7 +56,7 @@ def _read(model: Model, layer: int, part: str, added: Added) -> Read:
 
 def rms(gram: Array) -> float:
     """The root mean square of vectors, over tokens and features."""
-    return math.sqrt(float(np.diagonal(gram).mean()))
+    return math.sqrt(mean_square(gram))
 
 
 def token_share(stream: Stream, shape: tuple[int, int]) -> float:
