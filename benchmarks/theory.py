@@ -1,6 +1,6 @@
 """Whether initdiag.theory predicts what is measured, over all wirings; and how its error falls with width.
 
-    python benchmarks/theory.py [--seeds 8] [--pairs NAME ...] [--backward] [--widths] [--workers 2]
+    python benchmarks/theory.py [--seeds 8] [--pairs NAME ...] [--backward] [--widths [NAME ...]] [--workers 2]
 
 Each (config, scheme) pair of theory_pairs.py, d_model 1024 or more, is drawn with every seed, weights and tokens, and
 run by the weightless engine; measured − predicted is averaged over seeds. One row per pair: the worst deviation of each
@@ -36,7 +36,7 @@ from benchmarks.theory_pairs import PAIRS, WIDE, Pair
 from benchmarks.theory_runs import KINDS, Gap, gaps
 
 WIDTHS = {64: 96, 128: 96, 256: 64, 512: 32, 1024: 16}  # d_model, and how many seeds
-WIDTH_KINDS = ("stream", "logit std", "attention std")
+WIDTH_KINDS = ("stream", "attention std")
 SHOWN = ("stream", "loss", "uniform", "logit std", "entropy", "attention std", "self-logit", "ratio", "share")
 GRADIENTS = ("gradient", "parameter")
 MARKS = {"ok": " ", "noise": "~", "miss": "!", "": " "}
@@ -114,17 +114,17 @@ def compare(
     return found
 
 
-def print_widths(pool: ProcessPoolExecutor) -> None:
+def print_widths(pool: ProcessPoolExecutor, names: Iterable[str]) -> None:
     """How far one seed, and the mean of all, are from what is predicted, relative, in the mean over branches (layers).
 
     `one seed`: the standard deviation over seeds, with the distance of their mean. `mean`: |mean − predicted|, and in
     brackets what it would be of noise alone: √(2/π) standard errors.
     """
     columns = [f"{kind}, {which} %" for kind in WIDTH_KINDS for which in ("one seed", "mean")]
-    for name, pair in WIDE.items():
-        print(f"{name:20}seeds" + "".join(f"{column:>26}" for column in columns))
+    for name in names:
+        print(f"{name:20}seeds" + "".join(f"{column:>28}" for column in columns))
         runs = {
-            width: pool.submit(gaps, name, pair, seeds, d_model=width, n_heads=max(2, width // 64))
+            width: pool.submit(gaps, name, WIDE[name], seeds, d_model=width, n_heads=max(2, width // 64))
             for width, seeds in WIDTHS.items()
         }
         for width, run in runs.items():
@@ -135,7 +135,7 @@ def print_widths(pool: ProcessPoolExecutor) -> None:
                 off = statistics.fmean(abs(gap.deviation) for gap in several)
                 noise = math.sqrt(2 / math.pi) * statistics.fmean(gap.error for gap in several)
                 cells += [f"{100 * one:.2f}", f"{100 * off:.2f} ({100 * noise:.2f})"]
-            print(f"{width:<20}{WIDTHS[width]:5}" + "".join(f"{cell:>26}" for cell in cells), flush=True)
+            print(f"{width:<20}{WIDTHS[width]:5}" + "".join(f"{cell:>28}" for cell in cells), flush=True)
         print()
 
 
@@ -144,14 +144,16 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--pairs", nargs="+", choices=PAIRS, metavar="NAME", help=f"of: {', '.join(PAIRS)}")
     parser.add_argument("--backward", action="store_true", help="gradient norms as well")
-    parser.add_argument("--widths", action="store_true", help="only the error against width")
+    parser.add_argument(
+        "--widths", nargs="*", metavar="NAME", help=f"only the error against width, of: {', '.join(WIDE)}"
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--save", type=Path, help="pickle all numbers into this file")
     arguments = parser.parse_args()
     start = time.perf_counter()
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-        if arguments.widths:
-            print_widths(pool)
+        if arguments.widths is not None:
+            print_widths(pool, arguments.widths or WIDE)
         else:
             pairs = {name: PAIRS[name] for name in arguments.pairs or PAIRS}
             kinds = (*SHOWN, *(GRADIENTS if arguments.backward else ()))

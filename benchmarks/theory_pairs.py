@@ -109,11 +109,10 @@ PAIRS: dict[str, Pair] = {
     "gpt-oss hard limit": Pair({**GPT_OSS, "gate_limit": 0.5, "n_kv_heads": 16}, "megatron"),
 }
 
-# What --widths takes: heads of 64, or sizes that grow with the width
+# What --widths takes: inits whose parts keep their proportions at every width, heads of 64, sizes that grow with it
 WIDE: dict[str, Pair] = {
-    "gpt2": PAIRS["gpt2"],
     "gpt2 default": PAIRS["gpt2 default"],
-    "llama": Pair({key: value for key, value in LLAMA.items() if key not in ("d_ff", "n_kv_heads")}, "scaled"),
+    "llama default": Pair({key: LLAMA[key] for key in LLAMA if key not in ("d_ff", "n_kv_heads")}, "default"),
     "post torch": PAIRS["post torch"],
     "nanochat default": PAIRS["nanochat default"],
 }

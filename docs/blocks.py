@@ -244,7 +244,8 @@ def _printed(name: str) -> list[str]:
 def theory_widths() -> str:
     """What `benchmarks/theory.py --widths` printed."""
     found = []
-    for part in "\n".join(_printed("theory_widths.txt")).strip().split("\n\n")[:-1]:  # the last line tells the time
+    tables, _, _ = "\n".join(_printed("theory_widths.txt")).partition("\n\n\n")  # then, the time that it took
+    for part in tables.split("\n\n"):
         rows = [re.split(r" {2,}", line.strip()) for line in part.splitlines()]
         name, columns = rows[0][0], rows[0][1:]
         found.append(table((f"{name}: d_model", *columns), [tuple(row) for row in rows[1:]]))

@@ -34,7 +34,10 @@ IMAGES = Path(__file__).parent / "images"
 SCHEMES = {"scaled": "#1f77b4", "gpt2": "#d95f02", "default": "#2ca02c"}  # and their colours
 SEEDS = 6
 LENGTH, BATCH = 64, 2
-WIDE = {"gpt2 default": "GPT-2, scheme default", "llama": "Llama, scheme scaled"}  # of benchmarks/theory_pairs.py
+WIDE = {
+    "gpt2 default": "GPT-2, scheme default",
+    "llama default": "Llama, scheme default",
+}  # of benchmarks/theory_pairs.py
 KINDS = {"stream": ("stream variance", "#1f77b4"), "attention std": ("attention-logit std", "#d95f02")}
 LONG = re.compile(r"scale\([^)]*\)|\d+\.\d{2,}")  # coordinates; by what a glyph is scaled is kept
 STYLE = {
