@@ -9,18 +9,29 @@ import numpy as np
 from initdiag.theory.activations import Array
 from initdiag.theory.attention import Heads, mix, values
 from initdiag.theory.grams import Normed, linear, normed
+from initdiag.theory.leaning import crosswise, product
 from initdiag.theory.planned import Model
 from initdiag.theory.queries import Small, Turn, latent, root, rotated, rotation
 from initdiag.theory.squares import Squares, through_linear, through_norm
 
 
 def attention_gradient(
-    model: Model, layer: int, read: Array, heads: Heads, gram: Array, random: np.random.Generator, squares: Squares
-) -> Array:
-    """Return Γ of what the attention of a layer reads, from Γ of what it gives.
+    model: Model,
+    layer: int,
+    read: Array,
+    heads: Heads,
+    gram: Array,
+    lean: Array,
+    random: np.random.Generator,
+    squares: Squares,
+) -> tuple[Array, Array]:
+    """Return Γ of what the attention of a layer reads, and by how much it leans on that, from those of what it gives.
 
     Values get Aᵀ·g in closed form. For queries and keys, values and what comes back to them are drawn for the sampled
     heads, and softmax, cap, rotation and norms are passed as autograd would.
+
+    What leans on the branch leans on what is mixed, A·v, in all heads alike: of it values get Aᵀ·lean·A·v, with
+    Aᵀ·lean·A in the mean over heads. Left out is what leans on queries, keys and latents.
     """
     shape, name = model.shape, f"blocks.{layer}.attention"
     features = shape.n_heads * shape.value_dim
@@ -32,10 +43,19 @@ def attention_gradient(
         squares.add(f"{name}.out.bias", gram)
     back = model.weight(f"{name}.out") * gram * np.outer(inner.factor, inner.factor)  # of one feature of one head
     to_values = features * mix(heads.weights.transpose(0, 1, 3, 2), back)
+    lean = shape.d_model * model.weight(f"{name}.out") * lean  # on what is mixed: W_outᵀ·W_out, in the mean
+    leans = np.zeros_like(read)
+    if lean.any():
+        if shape.inner_norm:
+            lean = crosswise(lean, inner.gram) * np.outer(inner.factor, inner.factor)
+        leans = _handed_on(heads.weights, lean)
+        sharing = shape.n_heads // shape.n_kv_heads  # heads that share values add up
+        to_values = to_values + features * sharing * product(product(leans, value), leans.T)
+        leans = leans * features * (0.0 if shape.mla else model.weight(f"{name}.value"))
     turn = rotation(shape, (heads.weights.shape[1], heads.weights.shape[2]), shape.window(layer))
-    queries, keys = _queries_and_keys(model, heads, turn, value, back, random)
+    queries, keys = _queries_and_keys(model, heads, turn, value, back, lean, random)
     if shape.mla:
-        return _latents(model, name, read, to_values, queries, keys, squares)
+        return _latents(model, name, read, to_values, queries, keys, squares), leans
     total = through_linear(model, f"{name}.value", read, shape.d_model, to_values, squares)
     for part, gradients, used, times in (
         ("query", queries, heads.queries, heads.query_norm),
@@ -45,11 +65,22 @@ def attention_gradient(
         total = total + through_linear(model, f"{name}.{part}", read, shape.d_model, before, squares)
     if shape.position != "rotary" and shape.qk_norm == "none":
         squares.found.pop(f"{name}.key.bias", None)  # added to all keys alike, it changes no softmax: only roundings
-    return total
+    return total, leans
+
+
+def _handed_on(weights: Small, lean: Array) -> Array:
+    """Return the mean over sampled heads of Aᵀ·lean·A, (n, n); both know nothing of other sequences."""
+    heads, batch, length, _ = weights.shape
+    found = np.zeros_like(lean)
+    for at in range(batch):
+        own = slice(at * length, (at + 1) * length)
+        after = lean[own, own].astype(np.float32) @ weights[:, at]
+        found[own, own] = weights[:, at].reshape(-1, length).T @ after.reshape(-1, length) / heads
+    return found
 
 
 def _queries_and_keys(
-    model: Model, heads: Heads, turn: Turn | None, value: Array, back: Array, random: np.random.Generator
+    model: Model, heads: Heads, turn: Turn | None, value: Array, back: Array, lean: Array, random: np.random.Generator
 ) -> tuple[Small, Small]:
     """Return the gradients of queries and keys of the sampled heads, as the logits use them: (S, n, h) each."""
     count, batch, length, _ = heads.weights.shape
@@ -58,6 +89,9 @@ def _queries_and_keys(
     v = (root(value) @ random.standard_normal((count, len(value), features), dtype=np.float32)).reshape(split)
     size = max(float(np.diagonal(back).mean()), 1e-300)  # gradients may be too small for float32
     g = (root(back / size) @ random.standard_normal((count, len(back), features), dtype=np.float32)).reshape(split)
+    if lean.any():
+        mixed = (heads.weights @ v).reshape(count, len(back), features)
+        g += ((lean / math.sqrt(size)).astype(np.float32) @ mixed).reshape(split)
     slopes = g @ v.transpose(0, 1, 3, 2)
     weighted = heads.weights * slopes
     logits = weighted - heads.weights * weighted.sum(axis=-1, keepdims=True)

@@ -2,14 +2,15 @@
 
 Γ_ij = g_i·g_j, summed over features, of the gradients g of the mean loss by token. A matrix W that is used once hands
 on σ²·fan_out·Γ, as if it were independent of what comes back to it (arXiv 1611.01232, section 4), and its own gradient
-Σ g_i x_iᵀ has the squared norm Σ_ij Γ_ij·(x_i·x_j).
+Σ g_i x_iᵀ has the squared norm Σ_ij Γ_ij·(x_i·x_j). What of g isn't independent of the stream goes down beside Γ:
+`leaning`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +19,14 @@ from initdiag.model.architecture import of_branch
 from initdiag.theory.activations import Array
 from initdiag.theory.attention_gradient import attention_gradient
 from initdiag.theory.blocks import Added, block
-from initdiag.theory.grams import Normed, Stream, embedded, normed, passed
+from initdiag.theory.grams import Stream, embedded, normed, passed
 from initdiag.theory.head import Head, Softmax, met
+from initdiag.theory.leaning import TINY, Back, Gradient, added, crosswise, perpendicular, product, through
 from initdiag.theory.mlp_gradient import fed_gradient
 from initdiag.theory.planned import Model
-from initdiag.theory.squares import Squares, add_norm, through_norm
+from initdiag.theory.squares import Squares, add_norm
 
-TINY = 1e-300  # of a state that is nothing, by which nothing is divided
+TINY_PART = 1e-6  # of the softmax on all tokens but the own: what they have in common doesn't matter
 
 
 @dataclass(frozen=True)
@@ -60,39 +62,39 @@ def backward(
     )
     architecture, last = model.shape, streams[-1]
     state = passed(model, "final_norm", last) if architecture.final_norm else last
-    gram, along = _of_head(model, state, head, softmaxes, ids.ravel(), targets.ravel(), batch * shape[1], squares)
+    after = _of_head(model, state, head, softmaxes, ids.ravel(), targets.ravel(), batch * shape[1], squares)
+    sent = after.own
     if architecture.final_norm:
-        gram = _through_stream_norm(model, "final_norm", last, gram, squares, along)
-    elif architecture.placement == "post":
-        gram = _perpendicular(gram, along, state.gram, architecture.d_model)
+        after = _through_stream_norm(model, "final_norm", last, after, squares)
     norms: list[float] = []
     for layer in reversed(range(model.shape.n_layers)):
-        gram, found = _of_block(model, layer, streams[layer], gram, shape, heads, squares)
+        after, found = _of_block(model, layer, streams[layer], after, shape, heads, squares)
         norms[:0] = found
-    _of_embedding(model, ids, gram, squares)
+    _of_embedding(model, ids, after, sent, squares)
     parameters = {name: math.sqrt(max(square, 0.0)) for name, square in squares.found.items()}
     return Gradients(parameters, tuple(norms))
 
 
 def _of_head(
     model: Model, state: Stream, head: Head, at: Softmax, ids: Array, targets: Array, tokens: int, squares: Squares
-) -> tuple[Array, Array]:
-    """Return Γ of the state that the head reads, and g_i·x_j of gradients with states, both (n, n).
+) -> Gradient:
+    """Return the gradients of the state that the head reads.
 
     The logits' gradient is δ = (p − y)/N. Its products over the vocabulary follow from which tokens are alike, and
     from softmaxes of two positions having V·E[e^(a + a')]/(E[e^a] E[e^a'] V²) = e^cov(a, a')/V in common. The mean
     embedding as the softmax weighs it leans towards the state: Wᵀp holds x times the mean logit over ‖x‖². A tied
-    head also meets each token's own embedding, in the state and in p.
+    head also meets each token's own embedding, in the state and in p: `Gradient.own`.
     """
     shape, vocab_size = model.shape, model.shape.vocab_size
     square = np.maximum(np.diagonal(state.gram), TINY)
     size = np.sqrt(square)
-    common = np.minimum(
-        met(vocab_size, head, state.gram / np.outer(size, size) * np.outer(head.std, head.std)), vocab_size
-    )
+    share, rest = at.share * at.own_slope, 1 - at.share
+    common = np.ones_like(state.gram)
+    if rest.max() > TINY_PART:
+        covariances = state.gram / np.outer(size, size) * np.outer(head.std, head.std)
+        common = np.minimum(met(vocab_size, head, covariances), vocab_size)
     alike, meets = ids[:, None] == ids[None, :], ids[:, None] == targets[None, :]
     wanted = targets[:, None] == targets[None, :]
-    share, rest = at.share * at.own_slope, 1 - at.share
     target = np.where(ids == targets, at.own_slope, at.slope)
     tilted = rest * at.tilted_slope
     chosen = np.outer(share, target) * meets + np.outer(tilted, target) / vocab_size  # p_i · y_j
@@ -112,90 +114,107 @@ def _of_head(
         squares.add("head.bias", delta)
     leaning = rest * at.pull / square / tokens
     gram = shape.d_model * model.weight(name) * delta + np.outer(leaning, leaning) * state.gram / shape.d_model
-    own = head.own / tokens  # what the state holds of a token's own embedding, as its logit
-    along = leaning[:, None] * state.gram + own[None, :] * (share[:, None] * alike - target[:, None] * meets.T)
-    return gram, along
+    lean = np.diag(leaning / shape.d_model)
+    table = shape.d_model * model.weight(name) * shape.logit_multiplier / tokens if shape.tied else 0.0
+    own = table * (share[:, None] * alike - target[:, None] * meets.T)
+    crossed = lean @ (state.own[:, None] * own.T)
+    found = Gradient(gram + crossed + crossed.T, lean, own, own, np.ones(len(ids)))
+    return replace(found, read=found.along(state, shape.d_model))
 
 
 def _of_block(
-    model: Model, layer: int, stream: Stream, gram: Array, shape: tuple[int, int], heads: int, squares: Squares
-) -> tuple[Array, list[float]]:
-    """Return Γ before a block, from Γ after it, and the norms for its two branches."""
+    model: Model, layer: int, stream: Stream, after: Gradient, shape: tuple[int, int], heads: int, squares: Squares
+) -> tuple[Gradient, list[float]]:
+    """Return the gradients before a block, from those after it, and the norms for its two branches."""
     at, name, architecture = block(model, layer, stream, shape, heads), f"blocks.{layer}", model.shape
-    kept = [of_branch(architecture.stream_multiplier, k) ** 2 for k in (2 * layer + 1, 2 * layer + 2)]
+    kept = [of_branch(architecture.stream_multiplier, k) for k in (2 * layer + 1, 2 * layer + 2)]
     random = np.random.default_rng((layer, 1))
 
-    def attention(after: Array) -> Array:
-        raw = _through_scale(model, f"{name}.attention", at.attention, after, squares)
-        read = attention_gradient(model, layer, at.attention.read, at.heads, raw, random, squares)
-        return _through_read(model, f"{name}.attention_norm", at.attention, read, squares)
+    def attention(given: Gradient) -> tuple[Array, Array]:
+        raw = _through_scale(model, f"{name}.attention", at.attention, given, squares)
+        return attention_gradient(model, layer, at.attention.read, at.heads, *raw, random, squares)
 
-    def mlp(after: Array) -> Array:
-        raw = _through_scale(model, f"{name}.mlp", at.mlp, after, squares)
-        read = fed_gradient(model, layer, at.mlp.read, raw, random, squares)
-        shared = architecture.placement == "parallel_shared"
-        return _through_read(model, f"{name}.{'attention' if shared else 'mlp'}_norm", at.mlp, read, squares)
+    def mlp(given: Gradient) -> tuple[Array, Array]:
+        raw = _through_scale(model, f"{name}.mlp", at.mlp, given, squares)
+        return fed_gradient(model, layer, at.mlp.read, *raw, random, squares)
+
+    def read(norm: str, branch: Added, found: tuple[Array, Array]) -> Back:
+        return _through_read(model, f"{name}.{norm}_norm", branch, *found, squares)
 
     if architecture.placement.startswith("parallel"):
-        return kept[0] * gram + attention(gram) + mlp(gram), [squares.norm(gram)] * 2
-    post = architecture.placement == "post"
+        if architecture.placement == "parallel_shared":
+            one, other = attention(after), mlp(after)
+            both = read("attention", at.attention, (one[0] + other[0], one[1] + other[1]))
+        else:
+            both = read("attention", at.attention, attention(after)).plus(read("mlp", at.mlp, mlp(after)))
+        return added(after, kept[0], stream, both, architecture.d_model), [squares.norm(after.gram)] * 2
+    post, between = architecture.placement == "post", at.attention.after
     if post:
-        gram = _through_stream_norm(model, f"{name}.mlp_norm", at.mlp.after, gram, squares)
-    middle = kept[1] * gram + mlp(gram)
+        after = _through_stream_norm(model, f"{name}.mlp_norm", at.mlp.after, after, squares)
+        between = passed(model, f"{name}.attention_norm", between)
+    middle = added(after, kept[1], between, read("mlp", at.mlp, mlp(after)), architecture.d_model)
     if post:
         middle = _through_stream_norm(model, f"{name}.attention_norm", at.attention.after, middle, squares)
-    return kept[0] * middle + attention(middle), [squares.norm(middle), squares.norm(gram)]
+    before = added(middle, kept[0], stream, read("attention", at.attention, attention(middle)), architecture.d_model)
+    return before, [squares.norm(middle.gram), squares.norm(after.gram)]
 
 
-def _through_stream_norm(
-    model: Model, name: str, stream: Stream, gram: Array, squares: Squares, along: Array | None = None
-) -> Array:
-    """Return Γ before a norm that the stream itself passes.
+def _through_stream_norm(model: Model, name: str, stream: Stream, after: Gradient, squares: Squares) -> Gradient:
+    """Return the gradients before a norm that the stream itself passes.
 
-    It takes away what points along the stream: a part 1/d of a gradient like any other, and all that `along` says of
-    one that knows the stream, g_i·x_j with what the norm gives.
+    It takes away what points along the stream: a part 1/d of a gradient like any other, and all that is known of one
+    that leans on the stream or holds embeddings that it holds, too.
     """
-    given = normed(model, name, stream.gram, stream.mean)
-    add_norm(model, name, given.gram - model.bias(name), gram, squares)
-    if along is not None:
-        if f"{name}.weight" in model.plan.by_name and model.gain(name):  # all features of the gain get the same of it
-            total = squares.within * float(np.trace(along))
-            squares.add_square(f"{name}.weight", total**2 / model.shape.d_model / model.gain(name))
-        gram = _perpendicular(gram, along, given.gram, model.shape.d_model)
-    return gram * np.outer(given.factor, given.factor)
+    given, state = normed(model, name, stream.gram, stream.mean), passed(model, name, stream)
+    along = after.along(state, model.shape.d_model)
+    add_norm(model, name, given.gram - model.bias(name), after.gram, squares, along)
+    return through(given.factor, state, along, after, model.shape.d_model)
 
 
-def _perpendicular(gram: Array, along: Array, state: Array, width: int) -> Array:
-    """Take away from each gradient what points along its own state: g − x·(g·x)/‖x‖²."""
-    part = np.diagonal(along) / (width * np.maximum(np.diagonal(state), TINY))
-    crossed = along * part[None, :]
-    left: Array = gram - crossed - crossed.T + np.outer(part, part) * width * state
-    np.fill_diagonal(left, np.maximum(np.diagonal(left), 0))  # squares, of parts known in the mean
-    return left
+def _through_read(model: Model, norm: str, branch: Added, gram: Array, lean: Array, squares: Squares) -> Back:
+    """Return what comes back to the stream, from Γ of what a branch read, and by how much the rest leans on that."""
+    bare, width = model.shape.placement in ("post", "reordered", "none"), model.shape.d_model
+    times = np.outer(branch.factor, branch.factor)
+    if not lean.any():
+        if not bare:
+            add_norm(model, norm, branch.read - model.bias(norm), gram, squares)
+        return Back(gram * times, lean, lean)
+    along = width * product(lean, branch.read)
+    whole = gram + product(along, lean.T)
+    if bare:
+        return Back(whole, lean, along)
+    add_norm(model, norm, branch.read - model.bias(norm), whole, squares, along)
+    whole, part = perpendicular(whole, along, branch.read, width)
+    along = (along - width * part[:, None] * branch.read) * branch.factor[:, None] / np.maximum(branch.factor, TINY)
+    return Back(whole * times, crosswise(lean, branch.read) * times, along)
 
 
-def _through_read(model: Model, norm: str, added: Added, gram: Array, squares: Squares) -> Array:
-    if model.shape.placement in ("post", "reordered", "none"):
-        return gram
-    return through_norm(model, norm, Normed(added.read, added.factor), gram, squares)
-
-
-def _through_scale(model: Model, part: str, added: Added, gram: Array, squares: Squares) -> Array:
+def _through_scale(model: Model, part: str, branch: Added, after: Gradient, squares: Squares) -> tuple[Array, Array]:
+    """Return Γ of what an output projection gives, and by how much that leans on it."""
+    gram, lean, width = after.gram, after.lean, model.shape.d_model
     if model.shape.normed_after:
-        times = added.scale / normed(model, f"{part}_post_norm", added.raw).factor
-        add_norm(
-            model, f"{part}_post_norm", added.gram / np.outer(times, times), gram * np.outer(times, times), squares
-        )
-    return gram * np.outer(added.scale, added.scale)
+        along = width * product(lean, branch.gram) if lean.any() else None
+        times = branch.scale / normed(model, f"{part}_post_norm", branch.raw).factor
+        both = np.outer(times, times)
+        add_norm(model, f"{part}_post_norm", branch.gram / both, gram * both, squares, along)
+        if along is not None:
+            gram, lean = perpendicular(gram, along, branch.gram, width)[0], crosswise(lean, branch.gram)
+    scales = np.outer(branch.scale, branch.scale)
+    return gram * scales, lean * scales
 
 
-def _of_embedding(model: Model, ids: NDArray[np.int64], gram: Array, squares: Squares) -> None:
+def _of_embedding(model: Model, ids: NDArray[np.int64], after: Gradient, sent: Array, squares: Squares) -> None:
+    """Add the gradients of embeddings. Rows of a tied one get both, of the head and of the input, which aren't
+    independent; sent: (n, n), what the head sent back of token j's own embedding, as in a gradient's `own`."""
     shape, flat = model.shape, ids.ravel()
     if shape.embedding_norm:
         bare = Model(shape.model_copy(update={"embedding_norm": False}), model.plan)
-        gram = _through_stream_norm(model, "embedding_norm", embedded(bare, ids), gram, squares)
-    rows = gram * (flat[:, None] == flat[None, :]) * shape.embedding_multiplier**2
+        after = _through_stream_norm(model, "embedding_norm", embedded(bare, ids), after, squares)
+    times, square = shape.embedding_multiplier, shape.d_model * model.weight("token_embedding")
+    rows = after.gram * (flat[:, None] == flat[None, :]) * times**2
     squares.add("token_embedding.weight", rows)
+    if shape.tied and square:
+        squares.add("token_embedding.weight", 2 * times / square * sent.T * after.read)
     if shape.position == "learned":
         batch, length = ids.shape
-        squares.add("position_embedding.weight", gram * np.tile(np.eye(length), (batch, batch)))
+        squares.add("position_embedding.weight", after.gram * np.tile(np.eye(length), (batch, batch)))

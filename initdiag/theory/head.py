@@ -13,6 +13,7 @@ from initdiag.theory.activations import Array, covariance, mean
 from initdiag.theory.free_energy import free_energy
 from initdiag.theory.grams import Stream
 from initdiag.theory.loss import critical_std
+from initdiag.theory.overlap import overlap
 from initdiag.theory.planned import Model
 
 # Gauss–Hermite nodes and weights of N(0, 1)
@@ -22,10 +23,6 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 # ... and a fine grid with the weights of N(0, 1), for what a cap bends
 _ALL = np.linspace(-8, 8, 401)
 _NORMAL = np.exp(-(_ALL**2) / 2) / np.exp(-(_ALL**2) / 2).sum()
-
-
-SLIGHT = 1e-2  # a std at which all tokens have a part in the softmax
-FEW = 0.01  # of a softmax, that two have in common: below it, it is e^cov/V
 
 
 @dataclass(frozen=True)
@@ -158,32 +155,6 @@ def met(vocab_size: int, head: Head, covariances: Array) -> Array:
     whole = covariance(lambda u: np.exp(_bounded(u, cap) - peak) * _slope(u, cap), covariances)[0]
     each = np.array([mean(lambda u: np.exp(_bounded(u, cap) - peak), float(std)) for std in head.std])
     return whole / np.outer(each, each)
-
-
-def overlap(vocab_size: int, covariances: Array) -> Array:
-    """Return V·Σ_v q_v·q'_v of two softmaxes over V Gaussians whose logits have these covariances.
-
-    e^cov as long as many tokens have a part in it. By Stein's lemma dF/ds = s·(1 − Σ q²) for the free energy F(s), so
-    that two equal softmaxes have 1 − F'(s)/s in common; of others, that of the part s² = cov which they share.
-    """
-    top = float(covariances.max())
-    found: Array = np.exp(np.minimum(covariances, 700.0))
-    first = math.log(max(vocab_size * FEW, 1.0))
-    if top <= first:
-        return found
-    grid = np.linspace(first, top, 12)
-    log = [math.log(vocab_size * max(_participation(vocab_size, math.sqrt(at)), FEW)) for at in grid]
-    beyond = covariances > first
-    found[beyond] = np.exp(np.interp(covariances[beyond], grid, np.minimum(log, grid)))
-    return found
-
-
-def _participation(vocab_size: int, std: float) -> float:
-    if std < SLIGHT:
-        return 1 / vocab_size
-    step = 0.03 * std
-    above, below = (free_energy(vocab_size - 1, std + by)[0] for by in (step, -step))
-    return 1 - (above - below) / (2 * step * std)
 
 
 def _bounded(logits: Array, cap: float | None) -> Array:

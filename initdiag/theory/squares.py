@@ -42,10 +42,19 @@ class Squares:
         return math.sqrt(max(self.within * float(np.trace(gram)), 0.0))
 
 
-def add_norm(model: Model, name: str, given: Array, gram: Array, squares: Squares) -> None:
-    """Add the gradients of a norm's gain, Σ_i g_i∘x̂_i, and bias; `given` is the Gram of what was multiplied by it."""
-    if f"{name}.weight" in model.plan.by_name and model.gain(name):
-        squares.add(f"{name}.weight", gram * given / model.gain(name))
+def add_norm(model: Model, name: str, given: Array, gram: Array, squares: Squares, along: Array | None = None) -> None:
+    """Add the gradients of a norm's gain, Σ_i g_i∘x̂_i, and bias; `given` is the Gram of what was multiplied by it.
+
+    Args:
+        along: g_i·x_j with what the norm gives, of gradients that know it. Features of Σ_i g_i∘x̂_i then have a mean,
+            and in their square two ways more to pair gradients with states (Isserlis).
+    """
+    gain, width = model.gain(name), model.shape.d_model
+    if f"{name}.weight" in model.plan.by_name and gain:
+        squares.add(f"{name}.weight", gram * given / gain)
+        if along is not None:
+            squares.add_square(f"{name}.weight", (squares.within * float(np.trace(along))) ** 2 / width / gain)
+            squares.add(f"{name}.weight", along * along.T / width / gain)
     if f"{name}.bias" in model.plan.by_name:
         squares.add(f"{name}.bias", gram)
 
