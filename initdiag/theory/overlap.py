@@ -10,9 +10,11 @@ from initdiag.theory.activations import Array
 from initdiag.theory.free_energy import free_energy
 from initdiag.theory.loss import critical_std
 
-FEW = 0.01  # of a softmax, that two have in common: below it, it is e^cov/V
-CORRELATIONS = 8  # of logits, between which is interpolated
+FEW = 3e-4  # Σ q² of a softmax: up to there it is e^var/V
+SMALL = 1.1  # e^var that holds in a vocabulary of any size
 CLOSE = 0.5  # std of what is different in two logits; the first that is calculated
+NEAR = 6  # std of what is different, between that and half of the logits' own, ...
+CORRELATIONS = (0.62, 0.5, 0.39, 0.28, 0.17, 0.06)  # ... and correlations, between which is interpolated
 STEP = 0.4  # of what is integrated over, which is smooth over 1 or more
 FAR = 8.0  # stds of a normal, and where exp(−e^x) is 0 or 1
 
@@ -23,26 +25,27 @@ _NORMAL_WEIGHTS = np.exp(-(_NORMAL**2) / 2) / np.exp(-(_NORMAL**2) / 2).sum()
 def overlap(vocab_size: int, covariances: Array) -> Array:
     """Return V·Σ_v q_v·q'_v of softmaxes over V Gaussians whose logits have these covariances, pair by pair: (n, n).
 
-    e^cov as long as many tokens have a part in it. Beyond, `met_by_few` of a std for all and each correlation.
+    e^cov as long as many tokens have a part in each, less what a small vocabulary has in its mean logit, which no
+    softmax sees. Beyond, `met_by_few` of one std for all, between correlations that it is calculated for.
     """
-    found: Array = np.exp(np.minimum(covariances, 700.0))
-    first = math.log(max(vocab_size * FEW, 1.0))
-    beyond = covariances > first
-    if not beyond.any():
-        return found
+    found: Array = np.exp(np.minimum(covariances * (1 - 1 / vocab_size), 700.0))
     variances = np.diagonal(covariances)
-    variance = max(float(variances.mean()), 1.001 * first)
-    std = math.sqrt(variance)
-    correlations = (covariances / np.sqrt(np.outer(variances, variances)))[beyond]
-    apart = np.sqrt(np.maximum(1 - correlations, 0.0))
-    widest = math.sqrt(1 - first / variance)
-    at = np.append(0.0, np.geomspace(min(CLOSE / std, widest / 2), widest, CORRELATIONS))
-    shares = [_participation(vocab_size, std)]
-    shares += [met_by_few(vocab_size, std, 1 - one**2) for one in at[1:].tolist()]
-    found[beyond] = vocab_size * np.exp(np.interp(apart, at, np.log(np.maximum(shares, 1e-300))))
-    each = [_participation(vocab_size, math.sqrt(one)) for one in variances.tolist() if one > first]
-    found[np.diag_indices(len(found))] = np.where(variances > first, 0.0, np.diagonal(found))
-    found[np.nonzero(variances > first)[0], np.nonzero(variances > first)[0]] = vocab_size * np.array(each)
+    few = variances > math.log(max(vocab_size * FEW, SMALL))
+    if vocab_size == 1 or not few.any():
+        return found
+    std = math.sqrt(float(variances[few].mean()))
+    met = np.outer(few, few)
+    apart = np.sqrt(np.maximum(1 - (covariances / np.sqrt(np.outer(variances, variances)))[met], 0.0))
+    at = np.append(np.geomspace(min(CLOSE / std, 0.25), 0.5, NEAR), np.sqrt(1 - np.array(CORRELATIONS)))
+    shares = [met_by_few(vocab_size, std, 1 - one**2) for one in at.tolist()]
+    shares = [
+        _participation(vocab_size, std),
+        *shares,
+        1 / vocab_size,
+    ]  # of what is the same, ... has nothing in common
+    found[met] = vocab_size * np.exp(np.interp(apart, [0.0, *at, 1.0], np.log(np.maximum(shares, 1e-300))))
+    own = np.flatnonzero(few)
+    found[own, own] = [vocab_size * _participation(vocab_size, math.sqrt(one)) for one in variances[own].tolist()]
     return found
 
 
@@ -57,7 +60,8 @@ def met_by_few(vocab_size: int, std: float, correlation: float) -> float:
     first. No approximation but the grids.
     """
     rest, shared = std * math.sqrt(1 - correlation), std * math.sqrt(correlation)
-    step = STEP * max(1.0, min(rest, std / critical_std(vocab_size) / 2))
+    reach = max(critical_std(vocab_size), 1.0)
+    step = STEP * max(1.0, min(rest, std / reach / 2))
     at = np.arange(-FAR * (1 + rest) - math.log(vocab_size), FAR * (0.5 + rest) + step, step / 2)
     power = np.exp(np.minimum(at[:, None] + rest * _NORMAL, 50.0))
     gone, slope = -np.expm1(-power) @ _NORMAL_WEIGHTS, (power * np.exp(-power)) @ _NORMAL_WEIGHTS  # 1 − H, h
@@ -67,7 +71,7 @@ def met_by_few(vocab_size: int, std: float, correlation: float) -> float:
         return nodes, np.exp(-(nodes**2) / 2) * (nodes[1] - nodes[0]) / math.sqrt(2 * math.pi)
 
     # where V·E[1 − H] goes from e^-12 to e^4: there 1/Z is
-    x = np.arange(-std * (2 * critical_std(vocab_size) + std / 2) - 30, FAR, 4 * step)
+    x = np.arange(-std * (2 * reach + std / 2) - 30, FAR, 4 * step)
     nodes, weights = normal(-FAR, 4 * step)
     many = np.log(np.maximum(vocab_size * (np.interp(x[:, None] + shared * nodes, at, gone) @ weights), 1e-300))
     x = np.arange(np.interp(-12.0, many, x) - 4 * step, np.interp(4.0, many, x) + 4 * step, step)

@@ -22,7 +22,7 @@ from initdiag.theory.forward import model_of
 from initdiag.theory.grams import Stream
 from initdiag.theory.leaning import Back, Gradient, added, crosswise, through
 from initdiag.theory.mlp_gradient import fed_gradient
-from initdiag.theory.overlap import met_by_few, overlap
+from initdiag.theory.overlap import FEW, SMALL, met_by_few, overlap
 from initdiag.theory.squares import Squares, add_norm
 from tests.small_models import subject, tokens
 
@@ -171,20 +171,30 @@ def test_what_few_tokens_have_in_common_is_that_of_draws(std: float, correlation
     assert abs(met_by_few(vocab_size, std, correlation) - float(met.mean())) < 4 * error + 0.01 * float(met.mean())
 
 
-def test_overlap_has_no_step_where_few_tokens_begin_and_is_the_share_of_one_on_the_diagonal() -> None:
-    vocab_size = 4000
-    first = math.log(0.01 * vocab_size)
-    for std in (2.2, 6.0):
-        correlations = np.array([1.0, first / std**2 * 0.999, first / std**2 * 1.001, 0.9, 0.99])
-        covariances = std**2 * np.where(np.eye(5, dtype=bool), 1.0, np.minimum.outer(correlations, correlations))
-        found = overlap(vocab_size, covariances)
-        assert found[1, 0] == pytest.approx(math.exp(covariances[1, 0]))
-        for at, correlation in ((3, 0.9), (4, 0.99)):  # interpolated between 9 correlations
-            exact = vocab_size * met_by_few(vocab_size, std, correlation)
-            assert found[at, 0] == pytest.approx(exact, rel=0.05)
-        assert (np.diff([found[2, 0], found[3, 0], found[4, 0], found[0, 0]]) > 0).all()
-    small = overlap(vocab_size, np.array([[1.0, 0.5], [0.5, 1.0]]))
-    assert np.allclose(small, np.exp([[1.0, 0.5], [0.5, 1.0]]))
+@pytest.mark.parametrize("vocab_size", [30, 97, 4000])
+@pytest.mark.parametrize("std", [2.2, 6.0, 20.0])
+def test_overlap_is_exact_between_the_correlations_that_it_calculates(vocab_size: int, std: float) -> None:
+    correlations = [0.2, 0.4, 0.6, 0.8, 0.9, 0.99]
+    found = overlap(vocab_size, std**2 * np.array([[1.0, *correlations], *[[one] + [1.0] * 6 for one in correlations]]))
+    for at, correlation in enumerate(correlations, 1):
+        exact = vocab_size * met_by_few(vocab_size, std, correlation)
+        assert found[0, at] == pytest.approx(exact, rel=0.05)
+    assert (np.diff([1.0, *found[0, 1:], found[0, 0]]) > 0).all()  # nothing in common ... all
+
+
+@pytest.mark.parametrize("vocab_size", [50, 4000, 50257])
+def test_overlap_has_no_step_where_few_tokens_begin(vocab_size: int) -> None:
+    variance = math.log(max(FEW * vocab_size, SMALL))
+    alike = np.array([[1.0, 0.6], [0.6, 1.0]])
+    before, behind = (overlap(vocab_size, times * variance * alike) for times in (0.999, 1.001))
+    assert behind == pytest.approx(before, rel=0.06)
+
+
+def test_overlap_of_many_and_of_one() -> None:
+    alike = np.array([[1.0, 0.5], [0.5, 1.0]])
+    assert overlap(10**7, alike) == pytest.approx(np.exp(alike), rel=1e-6)
+    assert (overlap(1, 100 * alike) == 1).all()
+    assert np.isfinite(overlap(2, 100 * alike)).all()
 
 
 def test_a_tied_embedding_gets_its_gradient_as_head_and_as_input_at_once() -> None:
