@@ -1,4 +1,4 @@
-"""GPT-2 small, whole: the numbers that are known of it, over up to five seeds."""
+"""GPT-2 small, whole: the numbers that are known of it, over up to two seeds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import initdiag
 from initdiag.report import Run
 from initdiag.rules import Severity
 from tests.docs.shown import SHOWN, Printed, assert_shown, ran
+from tests.judged import judged
 
 pytestmark = pytest.mark.slow
 
-SEEDS, UNSCALED = range(5), range(2)  # of the scaled one and of gpt2; the others have one, for time
+SEEDS = range(2)  # of the scaled one and of gpt2; the others have one, for time
 OF_GPT2 = [(page, block) for page, block in SHOWN if re.search("configs/gpt2.yaml|compare --schemes", block.command)]
-OVERRIDES = {"scaled": (), "gpt2": (), "default": (), "untied": ("model.tied=false",)}
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,9 @@ def test_shown_output_is_real(page: Path, block: console.Shown, printed: dict[st
 def runs(printed: dict[str, Printed]) -> dict[tuple[str, int], Run]:
     """Every case and seed once; some are shown on the pages."""
     found = {(run.scheme, 0): run for one in printed.values() for report in one.reports for run in report.runs}
-    wanted = [(case, seed) for case in OVERRIDES for seed in {"scaled": SEEDS, "gpt2": UNSCALED}.get(case, range(1))]
-    for case, seed in wanted:
-        if (case, seed) not in found:
-            scheme = "default" if case == "untied" else case
-            found[case, seed] = initdiag.check("gpt2", scheme=scheme, seed=seed, overrides=OVERRIDES[case]).run
-    return found
+    both = initdiag.compare("gpt2", schemes=["scaled", "gpt2"], seed=1)  # which draws once what they have in common
+    found |= {(run.scheme, 1): run for run in both.runs}
+    return found | {("untied", 0): judged("gpt2", scheme="default", overrides=["model.tied=false"])}
 
 
 def test_compare_runs_what_check_runs(printed: dict[str, Printed]) -> None:
@@ -117,7 +114,7 @@ class TestScaled:
         assert not run.count(Severity.WARNING), rules(run)
 
 
-@pytest.mark.parametrize("seed", UNSCALED)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_unscaled_branches_are_24_scaled_ones(runs: dict[tuple[str, int], Run], seed: int) -> None:
     sums = {
         (scheme, kind): math.fsum(
@@ -133,7 +130,7 @@ def test_unscaled_branches_are_24_scaled_ones(runs: dict[tuple[str, int], Run], 
     assert sums["gpt2", "attention"] / sums["scaled", "attention"] > 24
 
 
-@pytest.mark.parametrize("seed", UNSCALED)
+@pytest.mark.parametrize("seed", SEEDS)
 def test_unscaled_passes_with_a_warning(runs: dict[tuple[str, int], Run], seed: int) -> None:
     run = runs["gpt2", seed]
     assert run.verdict == "pass"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import initdiag
+from tests.judged import measured
 
 DEPTHS = (4, 8, 16)
 SEEDS = (0, 1, 2)
@@ -29,7 +29,7 @@ def total(scheme: str, n_layers: int, seed: int, **init: Any) -> float:
         "init": {"scheme": scheme, "seed": seed, **init},
         "tokens": {"batch": 4, "length": 32},
     }
-    branches = initdiag.check(config).run.measured.residual.branches
+    branches = measured(config).residual.branches
     assert len(branches) == 2 * n_layers
     return math.fsum(branch.branch_variance for branch in branches)
 

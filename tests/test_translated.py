@@ -45,13 +45,16 @@ def test_it_is_what_the_class_does(tmp_path: Path, config: dict[str, Any], std: 
 
 
 def test_overrides_scheme_and_vary_are_about_the_translation(tmp_path: Path) -> None:
-    target = written(tmp_path / "model", LLAMA)
-    assert initdiag.predict(target, overrides=["init.std=0.06"]).run.measured.positions[0].std == pytest.approx(
+    target, short = written(tmp_path / "model", LLAMA), ["tokens.length=32"]
+    assert initdiag.predict(target, overrides=["init.std=0.06", *short]).run.measured.positions[0].std == pytest.approx(
         0.06 * math.sqrt(128), rel=0.01
     )
-    assert initdiag.predict(target, scheme="wang").run.scheme == "wang"
-    assert len(initdiag.vary(target, "n_layers", [2, 4]).runs) == 2
-    assert initdiag.predict(target, kwargs={"num_hidden_layers": 5}).run.subject.architecture.n_layers == 5
+    assert initdiag.predict(target, scheme="wang", overrides=short).run.scheme == "wang"
+    assert len(initdiag.vary(target, "n_layers", [2, 4], overrides=short).runs) == 2
+    assert (
+        initdiag.predict(target, kwargs={"num_hidden_layers": 5}, overrides=short).run.subject.architecture.n_layers
+        == 5
+    )
 
 
 def test_families_that_are_not_known_are_refused(tmp_path: Path) -> None:

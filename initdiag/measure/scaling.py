@@ -39,11 +39,12 @@ def scaling_ratio(branches: Sequence[Branch], stds: Mapping[str, float], plan: I
 def unscaled_stds(roles: Iterable[Parameter], stds: Mapping[str, float]) -> dict[str, float]:
     """Return, for every residual projection of a module that nobody declared, its std without depth scaling.
 
-    That is the std of the matrices that feed the same branch (of the same layer where it has any, else of all). Under
-    inits whose std goes with 1/√fan_in, and an MLP's output has four times the inputs, it is that times
-    √(fan_in of the feeding matrix / own fan_in). Which of the two holds is told by the factor that is left: the one
-    that is nearer to a known factor (1, 1/√(2N), 1/(2N)), or else nearer to the factor of the attention, whose
-    fan-ins are alike.
+    That is the std of the matrices that feed the same branch (of the same layer where it has any, else of all), of the
+    kind that is drawn widest. Of values and keys, keys may be wide for another reason (Xavier, for a head): only kinds
+    that leave a factor as near to a known one (1, 1/√(2N), 1/(2N)) as any other count. Under inits whose std goes with
+    1/√fan_in, and an MLP's output has four times the inputs, it is that times √(fan_in of the feeding matrix / own
+    fan_in). Which of the two holds is told in the same way, or else by which is nearer to the factor of the attention,
+    whose fan-ins are alike.
     """
     playing = [
         parameter for parameter in roles if _plays(parameter, (*KIN, *KIN[Role.ATTENTION_OUT], *KIN[Role.MLP_OUT]))
@@ -54,15 +55,19 @@ def unscaled_stds(roles: Iterable[Parameter], stds: Mapping[str, float]) -> dict
     for parameter in playing:
         own = stds[parameter.name]
         if parameter.role is Role.ATTENTION_OUT and own > 0 and (kin := _kin(parameter, playing, stds)):
-            found[parameter.name] = kin[0]
-            factors.append(math.log(own / kin[0]))
+            wide = max(std for std, _ in kin)
+            found[parameter.name] = min(
+                (std for std, _ in kin), key=lambda std: (_strangeness(math.log(own / std), depth, 0.0)[0], wide - std)
+            )
+            factors.append(math.log(own / found[parameter.name]))
     attention = mean(factors) if factors else 0.0
     for parameter in playing:
         own = stds[parameter.name]
         if parameter.role is Role.MLP_OUT and own > 0 and (kin := _kin(parameter, playing, stds)):
-            by_fan = kin[0] * math.sqrt(kin[1] / parameter.fan_in)
+            wide, fan_in = max(kin)
+            by_fan = wide * math.sqrt(fan_in / parameter.fan_in)
             found[parameter.name] = min(
-                (kin[0], by_fan), key=lambda std: _strangeness(math.log(own / std), depth, attention)
+                (wide, by_fan), key=lambda std: _strangeness(math.log(own / std), depth, attention)
             )
     return found
 
@@ -73,8 +78,8 @@ def _strangeness(factor: float, depth: int, attention: float) -> tuple[float, fl
     return round(min(abs(factor - one) for one in known) / TIE), abs(factor - attention)
 
 
-def _kin(parameter: Parameter, roles: list[Parameter], stds: Mapping[str, float]) -> tuple[float, float] | None:
-    """Return (std, fan_in) of the matrices of the kind that is drawn widest among those that feed the branch."""
+def _kin(parameter: Parameter, roles: list[Parameter], stds: Mapping[str, float]) -> list[tuple[float, float]]:
+    """Return (std, fan_in) of each kind of matrices that feed the branch."""
     found = []
     for role in KIN[parameter.role]:
         fit = [one for one in roles if _plays(one, (role,)) and stds[one.name] > 0]
@@ -82,7 +87,7 @@ def _kin(parameter: Parameter, roles: list[Parameter], stds: Mapping[str, float]
         if near:
             square = mean([stds[one.name] ** 2 for one in near])
             found.append((math.sqrt(square), mean([float(one.fan_in) for one in near])))
-    return max(found, default=None)
+    return found
 
 
 def _plays(parameter: Parameter, roles: tuple[Role, ...]) -> bool:

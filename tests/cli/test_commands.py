@@ -15,7 +15,8 @@ from initdiag.rules import RULES
 from initdiag.schemes import SCHEMES
 from tests.cli.conftest import Initdiag
 
-SMALL = ("--set", "model.n_layers=2", "-q")
+TWO_LAYERS = ("--set", "model.n_layers=2", "-q")
+SMALL = (*TWO_LAYERS, "--set", "tokens.length=32")
 
 
 def test_check_passes(initdiag: Initdiag) -> None:
@@ -178,7 +179,7 @@ def test_every_dtype_runs(initdiag: Initdiag, dtype: str) -> None:
 
 def test_python_returns_the_same_report(initdiag: Initdiag) -> None:
     report = library.check("tiny", overrides=["model.n_layers=2"])
-    document = json.loads(initdiag("check", "tiny", *SMALL, "--output-format", "json").out)
+    document = json.loads(initdiag("check", "tiny", *TWO_LAYERS, "--output-format", "json").out)
     assert report.run.measured.loss.value == document["loss"]["value"]
     assert isinstance(report, library.Report)
     compared = library.compare("tiny", schemes=["gpt2", "scaled"], overrides=["model.n_layers=2"])
@@ -202,7 +203,7 @@ def test_findings_point_at_who_sets_the_value(initdiag: Initdiag) -> None:
 @pytest.mark.usefixtures("elsewhere")
 def test_text_says_that_bytes_are_its_tokens(initdiag: Initdiag) -> None:
     Path("my text.txt").write_text("the quick brown fox " * 60)
-    ran = initdiag("check", "tiny", *SMALL, "--text", "my text.txt")
+    ran = initdiag("check", "tiny", *TWO_LAYERS, "--text", "my text.txt")
     assert "tokens: my text.txt: 2 windows × 128 bytes of 1,200; 16 distinct" in ran.out
 
 

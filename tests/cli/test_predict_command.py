@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Initdiag, Ran
+from tests.cli.conftest import Imported, Initdiag, Ran
 
 ROOT = Path(__file__).parents[2]
 TINY = str(ROOT / "configs" / "tiny.yaml")
@@ -40,14 +40,14 @@ def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-def imported(ran: subprocess.CompletedProcess[str]) -> set[str]:
+def modules_of(ran: subprocess.CompletedProcess[str]) -> set[str]:
     return set(ran.stderr.rpartition("IMPORTED ")[2].split())
 
 
 def test_the_largest_model_needs_no_torch_and_little_memory() -> None:
     ran = process("predict", "llama-3.1-405b", "--scheme", "gpt2", "-q", "--exit-zero")
     assert ran.returncode == 0 and "405.9 B parameters" in ran.stdout
-    modules = imported(ran)
+    modules = modules_of(ran)
     assert "numpy" in modules
     assert not {"torch", "rich.console", "rich.table"} & modules  # what takes long, and isn't needed
     assert int(ran.stderr.rpartition("MB ")[2].split()[0]) < MOST_MEMORY
@@ -66,10 +66,10 @@ def test_the_largest_model_needs_no_torch_and_little_memory() -> None:
     ],
     ids=" ".join,
 )
-def test_nothing_is_imported_for_an_error(arguments: list[str]) -> None:
-    modules = imported(process(*arguments))
-    assert "initdiag.cli.main" in modules
-    assert not {"torch", "numpy"} & modules
+def test_nothing_is_imported_for_an_error(arguments: list[str], imported: Imported) -> None:
+    packages = imported(arguments)
+    assert "initdiag" in packages
+    assert not {"torch", "numpy"} & packages
 
 
 def test_one_thread_of_openblas_unless_asked_otherwise() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from tests.cli.forks import PROGRAM, Forks, forks
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "configs" / "tiny.yaml")
+SMALLER = ("--set", "model.n_layers=1", "--set", "tokens.length=16")
+CHECK = ("check", CONFIG, "-q", *SMALLER)
 
 
 IMPORTS = (
@@ -28,8 +31,10 @@ IMPORTS = (
     "torch",
     "initdiag.engines.dense",
     "initdiag.engines.weightless",
+    "initdiag.measure.observe",
     "initdiag.report",
     "initdiag.rules",
+    "initdiag.theory.forward",
 )
 
 
@@ -85,7 +90,7 @@ def test_nothing_that_needs_no_model_imports_torch(arguments: list[str], importe
 
 
 def test_that_test_can_fail(imported: Imported) -> None:
-    assert "torch" in imported(["check", CONFIG, "-q"])
+    assert "torch" in imported([*CHECK])
 
 
 def test_importing_the_library_imports_no_torch() -> None:
@@ -101,10 +106,12 @@ def test_module_and_script_are_the_same_program() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", ["check {} -q", "check {} -q --output-format json", "rule", "plan {} -q", "schema"]
+    "arguments",
+    [[*CHECK], [*CHECK, "--output-format", "json"], ["rule"], ["plan", CONFIG, "-q"], ["schema"]],
+    ids=["check", "json", "rule", "plan", "schema"],
 )
-def test_a_reader_who_reads_nothing_is_no_failure(arguments: str, ours: Forks, pipe: Path) -> None:
-    ours.start(*arguments.format(CONFIG).split(), stdout=pipe.name)
+def test_a_reader_who_reads_nothing_is_no_failure(arguments: list[str], ours: Forks, pipe: Path) -> None:
+    ours.start(*arguments, stdout=pipe.name)
     os.close(os.open(pipe, os.O_RDONLY))
     ran = ours.end()
     assert (ran.returncode, ran.stderr) == (0, b"")
@@ -116,7 +123,7 @@ def test_a_reader_who_reads_nothing_is_no_failure(arguments: str, ours: Forks, p
     ids=[">&-", "2>&-", ">/dev/full"],
 )
 def test_a_stream_that_is_closed_or_full(closed: dict[str, str | None], code: int, ours: Forks) -> None:
-    ran = ours.run("check", CONFIG, "-q", **closed)
+    ran = ours.run(*CHECK, **closed)
     assert ran.returncode == code
     assert b"internal error" not in ran.stderr and b"Traceback" not in ran.stderr
     if code:
@@ -125,7 +132,8 @@ def test_a_stream_that_is_closed_or_full(closed: dict[str, str | None], code: in
 
 def test_both_streams_are_closed() -> None:
     """By a shell, and from the start of the interpreter."""
-    ran = subprocess.run(["bash", "-c", f"{sys.executable} -m initdiag check {CONFIG} -q >&- 2>&-"], check=False)
+    command = shlex.join([sys.executable, "-m", "initdiag", *CHECK])
+    ran = subprocess.run(["bash", "-c", f"{command} >&- 2>&-"], check=False)
     assert ran.returncode == 0
 
 
@@ -152,7 +160,7 @@ def test_too_little_memory_is_said_so(ours: Forks) -> None:
 
 def test_the_narrowest_terminal_cuts_no_number(ours: Forks) -> None:
     def shown(width: int) -> str:
-        out: bytes = ours.run("check", CONFIG, "-q", environment={"COLUMNS": str(width)}).stdout
+        out: bytes = ours.run(*CHECK, environment={"COLUMNS": str(width)}).stdout
         return out.decode()
 
     numbers = set(re.findall(r"\d\.\d{3,}", "\n".join(shown(200).splitlines()[5:20])))
@@ -162,7 +170,7 @@ def test_the_narrowest_terminal_cuts_no_number(ours: Forks) -> None:
 
 
 def test_a_reader_that_leaves_is_no_failure(ours: Forks, pipe: Path) -> None:
-    ours.start("check", CONFIG, CONFIG, "-q", stdout=pipe.name)
+    ours.start("check", CONFIG, CONFIG, "-q", *SMALLER, stdout=pipe.name)
     with pipe.open("rb") as reader:
         first = reader.readline()
     ran = ours.end()
@@ -172,14 +180,14 @@ def test_a_reader_that_leaves_is_no_failure(ours: Forks, pipe: Path) -> None:
 
 
 def test_a_reader_that_leaves_hides_no_verdict(ours: Forks, pipe: Path) -> None:
-    ours.start("check", str(ROOT / "configs" / "bad.yaml"), "-q", stdout=pipe.name)
+    ours.start("check", str(ROOT / "configs" / "bad.yaml"), "-q", *SMALLER, stdout=pipe.name)
     with pipe.open("rb", buffering=0) as reader:
         assert reader.read(1)
     assert ours.end().returncode == 1
 
 
 C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-TEXTS = [["check", CONFIG, "-q"], ["rule", "LOSS001"], ["scheme", "scaled"], ["plan", CONFIG, "-q"]]
+TEXTS = [[*CHECK], ["rule", "LOSS001"], ["scheme", "scaled"], ["plan", CONFIG, "-q"]]
 
 
 @pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, C_LOCALE], ids=["ascii", "C"])
@@ -234,15 +242,15 @@ def test_ctrl_c_in_a_forward(seconds: float, ours: Forks) -> None:
 
 def test_progress_is_on_stderr_and_can_be_silenced(ours: Forks) -> None:
     """Importing torch takes longer than a second or not; either way stdout holds the report alone."""
-    loud = subprocess.run([sys.executable, "-m", "initdiag", "check", CONFIG], capture_output=True, check=False)
-    quiet = ours.run("check", CONFIG, "-q")
+    loud = subprocess.run([sys.executable, "-m", "initdiag", *CHECK[:2], *SMALLER], capture_output=True, check=False)
+    quiet = ours.run(*CHECK)
     assert loud.stdout == quiet.stdout
     assert quiet.stderr == b""
 
 
 def test_colour_follows_the_environment(ours: Forks) -> None:
     def coloured(*arguments: str, **environment: str) -> bool:
-        out: bytes = ours.run("check", CONFIG, "-q", *arguments, environment=environment).stdout
+        out: bytes = ours.run(*CHECK, *arguments, environment=environment).stdout
         return b"\x1b[" in out
 
     assert not coloured()
@@ -258,8 +266,8 @@ def test_only_a_process_of_our_own_hides_what_it_imports_from_the_collector(
 ) -> None:
     code = (
         "import gc, initdiag\n"
-        f"settings = initdiag.Settings(own_process={own})\n"
-        "counts = [initdiag.check('tiny', settings=settings) and gc.get_freeze_count() for _ in range(2)]\n"
+        f"given = {{'settings': initdiag.Settings(own_process={own}), 'overrides': {SMALLER[1::2]!r}}}\n"
+        "counts = [initdiag.check('tiny', **given) and gc.get_freeze_count() for _ in range(2)]\n"
         f"assert (counts[0] > 0) is {frozen} and counts[1] <= counts[0], counts"
     )
     ran = ours.run(code=code)

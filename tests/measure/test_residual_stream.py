@@ -107,7 +107,14 @@ def test_beside_hooks_in_other_dtypes(dtype: str) -> None:
     assert [branch.branch_variance for branch in residual.branches] == pytest.approx([b for b, _ in expected], rel=1e-5)
 
 
-@pytest.mark.parametrize("wiring", WIRINGS)
+# what these differ in has nothing to do with how many tokens there are: ties, biases, activations, widths, gains
+ALIKE = (
+    *("gpt2 untied, gelu_tanh", "no biases", "post, sinusoidal, relu", "post, final norm, rmsnorm", "gemma", "opt"),
+    *("gated with biases", "wide heads, sinusoidal", "olmo", "layerscale", "deepnorm"),
+)
+
+
+@pytest.mark.parametrize("wiring", [wiring for wiring in WIRINGS if wiring not in ALIKE])
 @torch.no_grad()
 def test_number_order_names_and_kinds_of_a_single_token(wiring: str) -> None:
     of = subject(**WIRINGS[wiring])
@@ -116,7 +123,7 @@ def test_number_order_names_and_kinds_of_a_single_token(wiring: str) -> None:
 
 # --- the scaling ratio
 
-N = 4  # layers
+N = 3  # layers
 
 
 def ratio_of(of: Subject, module: nn.Module) -> float:
@@ -159,8 +166,14 @@ def promised(scheme: str, wiring: str) -> float:
     return promise * 1.4**2 / N if wiring == "minicpm" else promise
 
 
-@pytest.mark.parametrize("wiring", ENDS)
-@pytest.mark.parametrize("scheme", ["scaled", "gpt2", "default"])
+@pytest.mark.parametrize(
+    ("scheme", "wiring"),
+    [
+        *(("scaled", wiring) for wiring in ENDS),  # which finds an end that is missed
+        *(("gpt2", wiring) for wiring in ("gpt2", "post", *NORMED_AFTER, "minicpm", "sub-ln", "mixtral", "deepseek")),
+        *(("default", wiring) for wiring in ("gpt2", "llama", "deepseek")),
+    ],
+)
 def test_scaling_ratio_tells_the_scaling(scheme: str, wiring: str) -> None:
     of, promise = subject(scheme, **{**WIRINGS[wiring], "n_layers": N}), promised(scheme, wiring)
     error = NARROW_ERROR.get(wiring, RATIO_ERROR)

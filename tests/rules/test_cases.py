@@ -38,6 +38,7 @@ def all_cases(verdict: str) -> list[Any]:
 def configured(case: dict[str, Any]) -> ConfigFile:
     values = dict(case.get("set", {}))
     scheme = values.pop("init.scheme", None)  # as --scheme: it drops the parameters that the new scheme doesn't have
+    values.setdefault("tokens.length", 32)  # a quarter of tiny's
     overrides = [f"{path}={yaml.safe_dump(value).splitlines()[0]}" for path, value in values.items()]
     return with_init(load("tiny", overrides), scheme=scheme)
 

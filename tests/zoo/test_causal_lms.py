@@ -160,15 +160,19 @@ class Examined:
         return pairs
 
 
-@cache
 def examined(name: str, seed: int = 0) -> Examined:
+    return _examined(name, seed)
+
+
+@cache  # which takes (name) and (name, 0) for two
+def _examined(name: str, seed: int) -> Examined:
     row = BY_NAME[name]
     module = build(row, seed)
     read: list[Tensor] = []
     handle = module.register_forward_pre_hook(
         lambda _, args, kwargs: read.append(ids_of(args, kwargs)), with_kwargs=True
     )
-    report = initdiag.check(module, vocab_size=V)
+    report = initdiag.check(module, vocab_size=V, overrides=[f"tokens.length={T}"])
     handle.remove()
     return Examined(row, module, read[0], report)
 
