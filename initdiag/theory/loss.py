@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 from initdiag.measure import PositionLogits, mean
 from initdiag.theory.free_energy import free_energy
@@ -12,6 +13,7 @@ SURE = 5  # standard deviations that the loss is allowed: a false alarm in a mil
 ROUNDING = 1e-5  # of the loss: a float32 forward is that exact, and where nothing is left to chance it decides
 
 
+@lru_cache(maxsize=2**13)  # of each position, for the loss, the uniform loss and what is allowed for chance
 def log_sum_exp(vocab_size: int, std: float, self_logit: float) -> float:
     """Return E[log-sum-exp] in nats, for V − 1 logits N(0, std²) and one that is `self_logit`.
 
