@@ -25,12 +25,14 @@ from tests.engines.weightless_models import MODELS, every_matrix_asked, model, s
 
 RUNS = 64
 DEEP = ("gpt2, untied", "llama, untied")  # two blocks, which run one by one; the others have one, for time
+# without two whose tied table is that of "gpt2, tied", for time; benchmarks/weightless_statistics.py runs all twelve
+COMPARED = tuple(name for name in MODELS if name not in ("llama, tied", "post-norm, tied"))
 EXACT = ("gpt2, tied", "post-norm, untied", "sandwich, tied", "experts in groups, untied")  # four, for time
 NUMBERS = tuple(f"number {at}" for at in range(30))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", COMPARED)
 def test_both_engines_give_one_distribution(name: str) -> None:
     verdict = judged(name, 96 if name == "gpt2, tied" else RUNS, layers=2 if name in DEEP else 1)
     differences = "; ".join(f"{label} by {size:.1f} std" for label, size in verdict.largest[:8])
