@@ -44,6 +44,21 @@ def test_by_fan_in(factor: float) -> None:
     assert found[f"h.0.{OUT}"] == pytest.approx(wide) and found[f"h.0.{DOWN}"] == pytest.approx(narrow)
 
 
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [(0.02, 0.125), (0.02, 0.01), (0.02 / math.sqrt(2 * LAYERS), 0.02), (0.02, 0.02 / math.sqrt(2 * LAYERS))],
+    ids=["wide keys", "narrow keys", "scaled values", "scaled keys"],
+)
+def test_values_or_keys(value: float, key: float) -> None:
+    """Xavier's keys of a head are no measure, nor are values that were scaled in place of the output."""
+    keys = [Parameter(f"h.{layer}.key", (1, D), Role.ATTENTION_KEY, D, layer) for layer in range(LAYERS)]
+    scaled = 0.02 / math.sqrt(2 * LAYERS)
+    found = unscaled_stds(
+        [*ROLES, *keys], stds(value, scaled, 0.02, scaled) | dict.fromkeys([k.name for k in keys], key)
+    )
+    assert found == pytest.approx(dict.fromkeys(found, 0.02)) and len(found) == 2 * LAYERS
+
+
 def test_zeros_and_branches_without_kin_are_left_out() -> None:
     assert unscaled_stds(ROLES, stds(0.02, 0.0, 0.02, 0.0)) == {}
     assert unscaled_stds([one for one in ROLES if one.role in (OUT, DOWN)], stds(0.02, 0.02, 0.02, 0.02)) == {}
