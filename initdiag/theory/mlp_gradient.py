@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from initdiag.theory.activations import ALIKE, Activation, Array, covariance, derivative, mean, squared
@@ -47,6 +49,20 @@ def fed_gradient(
     return both, leans
 
 
+@dataclass(frozen=True)
+class _Hidden:
+    """What comes back to units h of an MLP, (n, n): E[h_i·h_j], Γ of one unit, and by how much the rest leans on h."""
+
+    units: Array
+    gram: Array
+    lean: Array
+
+    @property
+    def itself(self) -> Array:
+        """By how much it leans on the same token's, (n,)."""
+        return np.diagonal(self.lean)
+
+
 def _mlp(
     model: Model, name: str, read: Array, width: int, gram: Array, lean: Array, squares: Squares
 ) -> tuple[Array, Array]:
@@ -56,48 +72,82 @@ def _mlp(
     squares.add(f"{name}.out.weight", gram * width * units)
     if shape.biases.mlp:
         squares.add(f"{name}.out.bias", gram)
-    back = model.weight(f"{name}.out") * gram  # of one hidden unit
-    lean = shape.d_model * model.weight(f"{name}.out") * lean
-    into = linear(model, f"{name}.input", read, shape.d_model)
-    gate = linear(model, f"{name}.gate", read, shape.d_model) if shape.gated else into
-    act = gate_activation(model)
+    at = _Hidden(units, model.weight(f"{name}.out") * gram, shape.d_model * model.weight(f"{name}.out") * lean)
     if shape.inner_norm:
         units = hidden(model, name, read, inner_norm=False)
         centred = shape.gated and shape.gate_limit is None
-        given = normed(model, f"{name}.inner_norm", units, None if centred else covariance(act, gate)[1])
+        means = None if centred else covariance(gate_activation(model), _given(model, name, read))[1]
+        given = normed(model, f"{name}.inner_norm", units, means)
         times = np.outer(given.factor, given.factor)
-        back, lean = back * times, crosswise(lean, given.gram) * times
+        at = _Hidden(units, at.gram * times, crosswise(at.lean, given.gram) * times)
+    return (_gated if shape.gated else _plain)(model, name, read, width, at, squares)
 
-    def through(part: str, slope: Array, twice: Array, own: Array) -> tuple[Array, Array]:
-        """slope: E[h'_i·h'_j], h' by what `part` gives; twice: E[h_i·h'_i·h_j·h'_j]; own: by how much the gradient
-        of what `part` gives leans on that of its own token, (n,)."""
-        by_part, leans = back * slope, np.zeros_like(back)
-        if lean.any():  # exactly on the diagonal of lean, beside it as if h' were independent of h
-            both = np.outer(itself, itself) * (twice - slope * units)
-            by_part = by_part + slope * product(product(lean, units), lean.T) + both
-            leans = lean * slope
-            np.fill_diagonal(leans, own)
-            leans *= width * model.weight(f"{name}.{part}")
-        return through_linear(model, f"{name}.{part}", read, shape.d_model, width * by_part, squares), leans
 
-    itself, slope, doubled = np.diagonal(lean), covariance(derivative(act), gate)[0], derivative(squared(act))
-    twice = squares_of = curve = np.zeros_like(gate)
-    if lean.any():
-        twice, squares_of = covariance(doubled, gate)[0] / 4, covariance(squared(act), gate)[0]  # doubled: 2·φ·φ'
-        curve = itself * _slopes(doubled, gate) / 2
-    if not shape.gated:
-        if lean.any():  # φ'(u_i) follows u_i, also where what it multiplies is of other tokens: their mean
-            means = covariance(act, gate)[1]
-            curve = curve + _slopes(derivative(act), gate) * (lean @ means - itself * means)
-        return through("input", slope, twice, curve)
-    acts, limit = covariance(act, gate)[0], shape.gate_limit
-    value, passes = into, np.ones_like(into)
+def _given(model: Model, name: str, read: Array) -> Array:
+    """Return the Gram of what the activation is given, (n, n)."""
+    return linear(model, f"{name}.{'gate' if model.shape.gated else 'input'}", read, model.shape.d_model)
+
+
+def _plain(model: Model, name: str, read: Array, width: int, at: _Hidden, squares: Squares) -> tuple[Array, Array]:
+    """h = φ(u)."""
+    act, given = gate_activation(model), _given(model, name, read)
+    slope = covariance(derivative(act), given)[0]
+    twice, curve = np.zeros_like(slope), np.zeros(len(slope))
+    if at.lean.any():
+        doubled = derivative(squared(act))  # 2·φ·φ'
+        twice, curve = covariance(doubled, given)[0] / 4, at.itself * _slopes(doubled, given) / 2
+        means = covariance(act, given)[1]  # φ'(u_i) follows u_i, also where what it multiplies is of other tokens
+        curve = curve + _slopes(derivative(act), given) * (at.lean @ means - at.itself * means)
+    return _through(model, name, "input", read, width, at, (slope, twice, curve), squares)
+
+
+def _gated(model: Model, name: str, read: Array, width: int, at: _Hidden, squares: Squares) -> tuple[Array, Array]:
+    """h = φ(u)·w, of a gate u and an input w."""
+    act, gate, limit = gate_activation(model), _given(model, name, read), model.shape.gate_limit
+    value = linear(model, f"{name}.input", read, model.shape.d_model)
+    passes = np.ones_like(value)
     if limit is not None:
-        value, passes = covariance(clamped(limit), into)[0] + 1, covariance(derivative(clamped(limit)), into)[0]
+        passes = covariance(derivative(clamped(limit)), value)[0]
+        value = covariance(clamped(limit), value)[0] + 1
+    acts, slope = covariance(act, gate)[0], covariance(derivative(act), gate)[0]
+    twice, acts_twice, curve = np.zeros_like(slope), np.zeros_like(slope), np.zeros(len(slope))
+    if at.lean.any():
+        doubled = derivative(squared(act))  # 2·φ·φ'
+        twice, curve = covariance(doubled, gate)[0] / 4, at.itself * _slopes(doubled, gate) / 2
+        acts_twice = covariance(squared(act), gate)[0]
     size = np.diagonal(value)
-    by_gate = through("gate", slope * value, twice * (np.outer(size, size) + 2 * value**2), curve * size)
-    by_value = through("input", acts * passes, squares_of * value, itself * np.diagonal(acts))
-    return by_gate[0] + by_value[0], by_gate[1] + by_value[1]
+    of_gate = (slope * value, twice * (np.outer(size, size) + 2 * value**2), curve * size)
+    of_input = (acts * passes, acts_twice * value, at.itself * np.diagonal(acts))
+    by_gate = _through(model, name, "gate", read, width, at, of_gate, squares)
+    by_input = _through(model, name, "input", read, width, at, of_input, squares)
+    return by_gate[0] + by_input[0], by_gate[1] + by_input[1]
+
+
+def _through(
+    model: Model,
+    name: str,
+    part: str,
+    read: Array,
+    width: int,
+    at: _Hidden,
+    moments: tuple[Array, Array, Array],
+    squares: Squares,
+) -> tuple[Array, Array]:
+    """Return Γ of what a matrix of the MLP reads, and by how much that leans on it.
+
+    Args:
+        moments: E[h'_i·h'_j] of h' by what `part` gives, E[h_i·h'_i·h_j·h'_j], and by how much the gradient of what
+            `part` gives leans on that of its own token, (n,).
+    """
+    slope, twice, own = moments
+    gram, leans = at.gram * slope, np.zeros_like(slope)
+    if at.lean.any():  # exactly on the diagonal of lean, beside it as if h' were independent of h
+        gram = gram + slope * product(product(at.lean, at.units), at.lean.T)
+        gram = gram + np.outer(at.itself, at.itself) * (twice - slope * at.units)
+        leans = at.lean * slope
+        np.fill_diagonal(leans, own)
+        leans *= width * model.weight(f"{name}.{part}")
+    return through_linear(model, f"{name}.{part}", read, model.shape.d_model, width * gram, squares), leans
 
 
 def _slopes(phi: Activation, inputs: Array) -> Array:
