@@ -14,7 +14,7 @@ KIN = {
     Role.ATTENTION_OUT: (Role.ATTENTION_VALUE, Role.ATTENTION_KEY),
     Role.MLP_OUT: (Role.MLP_IN, Role.MLP_GATE),
 }
-TIE = 0.1  # |ln| of two readings that are equally near to a known factor
+KNOWN = 0.05  # |ln| between a factor and a known one up to which they are the same
 
 
 def scaling_ratio(branches: Sequence[Branch], stds: Mapping[str, float], plan: InitPlan) -> float:
@@ -40,11 +40,10 @@ def unscaled_stds(roles: Iterable[Parameter], stds: Mapping[str, float]) -> dict
     """Return, for every residual projection of a module that nobody declared, its std without depth scaling.
 
     That is the std of the matrices that feed the same branch (of the same layer where it has any, else of all), of the
-    kind that is drawn widest. Of values and keys, keys may be wide for another reason (Xavier, for a head): only kinds
-    that leave a factor as near to a known one (1, 1/√(2N), 1/(2N)) as any other count. Under inits whose std goes with
-    1/√fan_in, and an MLP's output has four times the inputs, it is that times √(fan_in of the feeding matrix / own
-    fan_in). Which of the two holds is told in the same way, or else by which is nearer to the factor of the attention,
-    whose fan-ins are alike.
+    kind that is drawn widest. Of values and keys, keys may be wide for another reason (Xavier, for a head): those go
+    first that leave a known factor, 1, 1/√(2N) or 1/(2N). Under inits whose std goes with 1/√fan_in, and an MLP's
+    output has four times the inputs, it is that times √(fan_in of the feeding matrix / own fan_in). Which of the two
+    holds is told in the same way, then by which is nearer to the factor of the attention, whose fan-ins are alike.
     """
     playing = [
         parameter for parameter in roles if _plays(parameter, (*KIN, *KIN[Role.ATTENTION_OUT], *KIN[Role.MLP_OUT]))
@@ -72,10 +71,10 @@ def unscaled_stds(roles: Iterable[Parameter], stds: Mapping[str, float]) -> dict
     return found
 
 
-def _strangeness(factor: float, depth: int, attention: float) -> tuple[float, float]:
-    """How far ln(factor) is from what is known, in steps of TIE, then from the attention's."""
+def _strangeness(factor: float, depth: int, attention: float) -> tuple[bool, float]:
+    """Whether ln(factor) is none that is known, then how far it is from the attention's."""
     known = (0.0, -math.log(depth) / 2, -math.log(depth))
-    return round(min(abs(factor - one) for one in known) / TIE), abs(factor - attention)
+    return min(abs(factor - one) for one in known) > KNOWN, abs(factor - attention)
 
 
 def _kin(parameter: Parameter, roles: list[Parameter], stds: Mapping[str, float]) -> list[tuple[float, float]]:

@@ -49,7 +49,7 @@ def _excess(evidence: Evidence) -> Iterator[Trouble]:
     loss, gate, logits = evidence.measured.loss, evidence.gate, evidence.measured.logits
     if loss.excess > gate.max_excess and not head_prior(evidence):
         # is the input token's own logit what the loss is made of, or the spread of all of them?
-        identity = logits.self_logit > log_sum_exp(loss.vocab_size, logits.std, -math.inf)
+        identity = logits.self_logit > max(log_sum_exp(loss.vocab_size, logits.std, -math.inf), 0.0)
         declared = identity and evidence.subject.declares_multiplier(evidence.measured.wiring.tied)
         cause = f"the input token's own logit, {logits.self_logit:.1f}," if identity else f"logit std {logits.std:.3g}"
         yield Trouble(

@@ -123,6 +123,7 @@ def sample(
         column = np.broadcast_to(sinks[:, None, None, None], (heads, batch, length, 1))
         logits = np.concatenate((logits, column), axis=-1)
         seen = np.concatenate((seen, np.ones((length, 1), dtype=bool)), axis=-1)
+        bare = None if bare is None else np.concatenate((bare, column), axis=-1)
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     std, ratio = sharpness(logits, weights, seen)

@@ -92,7 +92,7 @@ def _of_head(
     common = np.ones_like(state.gram)
     if rest.max() > TINY_PART:
         covariances = state.gram / np.outer(size, size) * np.outer(head.std, head.std)
-        common = np.minimum(met(vocab_size, head, covariances), vocab_size)
+        common = np.minimum(met(vocab_size, head, at, covariances), vocab_size)
     alike, meets = ids[:, None] == ids[None, :], ids[:, None] == targets[None, :]
     wanted = targets[:, None] == targets[None, :]
     target = np.where(ids == targets, at.own_slope, at.slope)

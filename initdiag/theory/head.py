@@ -13,7 +13,7 @@ from initdiag.theory.activations import Array, covariance, mean
 from initdiag.theory.free_energy import free_energy
 from initdiag.theory.grams import Stream
 from initdiag.theory.loss import critical_std
-from initdiag.theory.overlap import overlap
+from initdiag.theory.overlap import of_few, overlap
 from initdiag.theory.planned import Model
 
 # Gauss–Hermite nodes and weights of N(0, 1)
@@ -139,10 +139,11 @@ def softmax(vocab_size: int, head: Head) -> Softmax:
     )
 
 
-def met(vocab_size: int, head: Head, covariances: Array) -> Array:
+def met(vocab_size: int, head: Head, at: Softmax, covariances: Array) -> Array:
     """Return V·Σ_v q_iv·q_jv of two positions' softmaxes q over all others, each times the slope of a cap: (n, n).
 
-    E[e^(a + a')]/(E[e^a] E[e^a']), which is e^cov(a, a') of Gaussians; of capped ones a moment of e^a·slope.
+    E[e^(a + a')]/(E[e^a] E[e^a']), which is e^cov(a, a') of Gaussians; of capped ones a moment of e^a·slope. Where few
+    tokens have a part, capped logits are taken for Gaussian, and their slope for that of the largest.
 
     Args:
         covariances: (n, n), of what the cap is put on.
@@ -150,6 +151,9 @@ def met(vocab_size: int, head: Head, covariances: Array) -> Array:
     cap = head.softcap
     if cap is None:
         return overlap(vocab_size, covariances)
+    capped = covariance(lambda u: _bounded(u, cap), covariances)[0]
+    if of_few(vocab_size, np.diagonal(capped)).any():
+        return overlap(vocab_size, capped) * np.outer(at.tilted_slope, at.tilted_slope)
     widest = float(head.std.max())
     peak = float((_bounded(widest * _ALL, cap) - _ALL**2 / 2).max())  # where e^a weighs most, lest it overflow
     whole = covariance(lambda u: np.exp(_bounded(u, cap) - peak) * _slope(u, cap), covariances)[0]

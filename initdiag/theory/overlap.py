@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from initdiag.theory.activations import Array
 from initdiag.theory.free_energy import free_energy
@@ -15,11 +16,17 @@ SMALL = 1.1  # e^var that holds in a vocabulary of any size
 CLOSE = 0.5  # std of what is different in two logits; the first that is calculated
 NEAR = 6  # std of what is different, between that and half of the logits' own, ...
 CORRELATIONS = (0.62, 0.5, 0.39, 0.28, 0.17, 0.06)  # ... and correlations, between which is interpolated
+FROZEN = 5.0  # critical stds, from where which tokens have a part hardly changes: met or not, by the largest logits
 STEP = 0.4  # of what is integrated over, which is smooth over 1 or more
 FAR = 8.0  # stds of a normal, and where exp(−e^x) is 0 or 1
 
 _NORMAL = np.linspace(-FAR, FAR, 161)
 _NORMAL_WEIGHTS = np.exp(-(_NORMAL**2) / 2) / np.exp(-(_NORMAL**2) / 2).sum()
+
+
+def of_few(vocab_size: int, variances: Array) -> NDArray[np.bool_]:
+    """Return whether softmaxes over V Gaussians of these variances are spread on few of them."""
+    return (variances > math.log(max(vocab_size * FEW, SMALL))) & (vocab_size > 1)
 
 
 def overlap(vocab_size: int, covariances: Array) -> Array:
@@ -30,10 +37,10 @@ def overlap(vocab_size: int, covariances: Array) -> Array:
     """
     found: Array = np.exp(np.minimum(covariances * (1 - 1 / vocab_size), 700.0))
     variances = np.diagonal(covariances)
-    few = variances > math.log(max(vocab_size * FEW, SMALL))
-    if vocab_size == 1 or not few.any():
+    few = of_few(vocab_size, variances)
+    if not few.any():
         return found
-    std = math.sqrt(float(variances[few].mean()))
+    std = min(math.sqrt(float(variances[few].mean())), FROZEN * max(critical_std(vocab_size), 1.0))
     met = np.outer(few, few)
     apart = np.sqrt(np.maximum(1 - (covariances / np.sqrt(np.outer(variances, variances)))[met], 0.0))
     at = np.append(np.geomspace(min(CLOSE / std, 0.25), 0.5, NEAR), np.sqrt(1 - np.array(CORRELATIONS)))

@@ -52,12 +52,13 @@ def over_slopes(logits: Array, slopes: Array, seen: NDArray[np.bool_]) -> tuple[
     the chance of queries and keys. Some of the last queries stand for all.
 
     Args:
-        logits: (S, B, T, T), without slopes. slopes: (K,).
+        logits: (S, B, T, keys), without slopes; a key behind the T tokens is a sink, which has none. slopes: (K,).
     """
     length = len(seen)
     places = np.linspace(max(length - QUERIES, 0), length - 1, 2 * SOME + 1)[1::2]
     some = np.array(sorted(set(np.rint(places).astype(int).tolist())))  # np.unique would import numpy.ma
-    ago = (some[:, None] - np.arange(length)).astype(np.float32)
+    ago = np.zeros(seen[some].shape, dtype=np.float32)
+    ago[:, :length] = some[:, None] - np.arange(length)
     found = []
     for slope in slopes:
         sloped = np.where(seen[some], logits[..., some, :] - slope * ago, -np.inf)

@@ -59,6 +59,17 @@ def test_values_or_keys(value: float, key: float) -> None:
     assert found == pytest.approx(dict.fromkeys(found, 0.02)) and len(found) == 2 * LAYERS
 
 
+@pytest.mark.parametrize("layers", [6, 12])
+@pytest.mark.parametrize("narrow", [0.7, 0.8, 1.5])
+def test_an_input_of_another_std(layers: int, narrow: float) -> None:
+    """A scaled GPT-2 but for the MLP's input: no reading is known, and that nearer to the attention's is taken."""
+    roles = [parameter for layer in range(layers) for parameter in layer_of_roles(layer)]
+    scaled = 0.02 / math.sqrt(2 * layers)
+    numbers = {VALUE: 0.02, OUT: scaled, IN: 0.02 * narrow, DOWN: scaled}
+    found = unscaled_stds(roles, {parameter.name: numbers[parameter.role] for parameter in roles})
+    assert 0.5 < found[f"h.0.{DOWN}"] / 0.02 < 2
+
+
 def test_zeros_and_branches_without_kin_are_left_out() -> None:
     assert unscaled_stds(ROLES, stds(0.02, 0.0, 0.02, 0.0)) == {}
     assert unscaled_stds([one for one in ROLES if one.role in (OUT, DOWN)], stds(0.02, 0.02, 0.02, 0.02)) == {}

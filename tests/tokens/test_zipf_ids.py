@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from statistics import NormalDist
 
 import pytest
 
-from initdiag.tokens import TokenBatch
+from initdiag.tokens import TokenBatch, random_ids
 
 Load = Callable[..., TokenBatch]
 
@@ -55,3 +57,19 @@ def test_it_has_no_use_for_files(sentence: Callable[..., str]) -> None:
     assert sentence(source="zipf", path="a.txt") == (
         "tokens: path is 'a.txt', but source is zipf, expected source: text or file"
     )
+
+
+def test_the_sum_of_a_large_vocabulary_is_its_series() -> None:
+    """Up to 1,000 it is summed, beyond it is the asymptotic series: alike where both can be had."""
+    for count in (999, 1000, 1001, 20_000):
+        assert random_ids._harmonic(count) == pytest.approx(math.fsum(1 / k for k in range(1, count + 1)), rel=1e-14)
+
+
+def test_a_large_vocabulary_takes_no_list(load: Load) -> None:
+    """The list of 2²⁸ sums would be 8 GiB. Half of all draws are among some ten thousand ids, so that some repeat."""
+    tracemalloc.start()
+    batch = load(source="zipf", batch=1, length=200, vocab_size=2**28)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
+    assert 60 < batch.distinct < 200
