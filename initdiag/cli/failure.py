@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
 
 from initdiag.errors import ConfigError, InitdiagError
@@ -51,8 +52,17 @@ class _Interrupt:
 def _interrupt(*_: object) -> None:
     if _Interrupt.seen:  # pressed again: don't wait for anything
         os._exit(Exit.INTERRUPTED)
+    if _torch_is_imported_now():  # its C++ would end the process at an exception, as a crash; there is nothing to undo
+        with suppress(OSError):
+            os.write(2, b"initdiag: interrupted\n")
+        os._exit(Exit.INTERRUPTED)
     _Interrupt.seen = True
     raise KeyboardInterrupt
+
+
+def _torch_is_imported_now() -> bool:
+    spec = getattr(sys.modules.get("torch"), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
 
 
 def heed_interrupt() -> None:

@@ -209,6 +209,20 @@ def test_an_ascii_terminal(environment: dict[str, str]) -> None:
     assert b"Traceback" not in ran.stderr
 
 
+def test_no_exception_is_raised_into_the_import_of_torch() -> None:
+    """Where it has to pass C++, the process would end by SIGABRT."""
+    code = (
+        "import os, signal, sys, types\n"
+        "from initdiag.cli.failure import guarded\n"
+        "sys.modules['torch'] = torch = types.ModuleType('torch')\n"
+        "torch.__spec__ = types.SimpleNamespace(_initializing=True)\n"
+        "guarded(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "print('went on')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, b"", b"initdiag: interrupted\n")
+
+
 INTERRUPTED = ("compare", CONFIG, "--seeds", "10000")
 
 
