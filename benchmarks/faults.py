@@ -49,18 +49,21 @@ MIXTURE = (
 )
 
 
-def check_model(factory: Factory, watched: bool = False, backward: bool = False, **arguments: int) -> Report:
+def check_model(
+    factory: Factory, watched: bool = False, backward: bool = False, overrides: Sequence[str] = (), **arguments: int
+) -> Report:
     """Check what a factory of a twin builds; where its building is to be watched, hand in the factory."""
     build = partial(factory, **arguments)
-    return initdiag.check(build if watched else build(), vocab_size=VOCAB_SIZE, backward=backward)
+    model = build if watched else build()
+    return initdiag.check(model, vocab_size=VOCAB_SIZE, backward=backward, overrides=overrides)
 
 
-def check_trap(trap: Trap, seed: int = 0) -> Report:
+def check_trap(trap: Trap, seed: int = 0, overrides: Sequence[str] = ()) -> Report:
     module = trap.factory(seed=seed)
     if trap.forward is not None or trap.causal is not None:
         subject = initdiag.Subject(module, forward=trap.forward, vocab_size=trap.vocab_size, causal=trap.causal)
-        return initdiag.check(subject, backward=trap.backward)
-    return initdiag.check(module, vocab_size=trap.vocab_size, backward=trap.backward)
+        return initdiag.check(subject, backward=trap.backward, overrides=overrides)
+    return initdiag.check(module, vocab_size=trap.vocab_size, backward=trap.backward, overrides=overrides)
 
 
 def is_the_kinds_own(twin: Twin, rule: str, severity: Severity) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from initdiag.theory.activations import Array
 from initdiag.theory.attention import Heads, mix, values
-from initdiag.theory.grams import Normed, linear, normed
+from initdiag.theory.grams import Normed, linear, mean_square, normed
 from initdiag.theory.leaning import crosswise, product
 from initdiag.theory.planned import Model
 from initdiag.theory.queries import Small, Turn, latent, root, rotated, rotation
@@ -87,7 +87,7 @@ def _queries_and_keys(
     features = model.shape.value_dim
     split = (count, batch, length, -1)
     v = (root(value) @ random.standard_normal((count, len(value), features), dtype=np.float32)).reshape(split)
-    size = max(float(np.diagonal(back).mean()), 1e-300)  # gradients may be too small for float32
+    size = max(mean_square(back), 1e-300)  # gradients may be too small for float32
     g = (root(back / size) @ random.standard_normal((count, len(back), features), dtype=np.float32)).reshape(split)
     if lean.any():
         mixed = (heads.weights @ v).reshape(count, len(back), features)

@@ -141,7 +141,7 @@ def clamped(limit: float) -> Activation:
 @lru_cache(maxsize=4)
 def shifted(limit: float) -> Activation:
     """What a clamped gate multiplies: one more than the clamped value."""
-    return lambda w: np.clip(w, -limit, limit) + 1
+    return lambda w: clamped(limit)(w) + 1
 
 
 def routed(model: Model, router: str, factor: Small, random: np.random.Generator) -> Routed:

@@ -54,8 +54,10 @@ class Back:
 
     def plus(self, other: Back) -> Back:
         """Add what comes back from a branch beside it."""
-        crossed = product(self.along, other.lean.T) if self.lean.any() else 0.0 * self.gram
-        gram = self.gram + other.gram + crossed + crossed.T
+        gram = self.gram + other.gram
+        if self.lean.any():
+            crossed = product(self.along, other.lean.T)
+            gram = gram + crossed + crossed.T
         return Back(gram, self.lean + other.lean, self.along + other.along)
 
 

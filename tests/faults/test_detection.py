@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import initdiag
 from benchmarks.fault_models import TWINS
-from benchmarks.faults import is_the_kinds_own
+from benchmarks.faults import check_model, is_the_kinds_own
 from benchmarks.gpt_parts import VOCAB_SIZE, Attention, Mixture, Mlp, RMSNorm
 from benchmarks.model_factories import Factory
 from benchmarks.small_gpt import WithTargets
@@ -26,8 +25,6 @@ from initdiag.rules import RULES, Severity
 
 LENGTH = 64
 SHORTER = ("tokens.length=128",)  # for time: of 256 that a check would take
-# but where the branches of hot attention, which averages over fewer keys, come near to those of a model scaled twice
-WHOLE = TWINS["K14 scale 1, Xavier q and k"].healthy
 
 
 def some_ids(batch: int = 4) -> Tensor:
@@ -346,9 +343,7 @@ Found = tuple[tuple[str, Severity, str], ...]
 
 @cache  # many twins share the plain model
 def findings_of(factory: Factory, watched: bool, backward: bool) -> Found:
-    shorter = () if factory == WHOLE else SHORTER
-    model = factory if watched else factory()
-    found = initdiag.check(model, vocab_size=VOCAB_SIZE, backward=backward, overrides=shorter).findings
+    found = check_model(factory, watched, backward, SHORTER).findings
     return tuple((each.rule, each.severity, each.message) for each in found)
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import initdiag
+from benchmarks.faults import check_trap
 from benchmarks.trap_models import TRAPS, Trap
 from initdiag.rules import Severity
 
@@ -96,10 +96,5 @@ def test_every_trap_is_there() -> None:
 
 @pytest.mark.parametrize("name", TRAPS)
 def test_no_error(name: str) -> None:
-    trap = TRAPS[name]
-    model = trap.factory()
-    if trap.forward is not None or trap.causal is not None:
-        model = initdiag.Subject(model, forward=trap.forward, vocab_size=trap.vocab_size, causal=trap.causal)
-    vocab_size = trap.vocab_size if isinstance(model, nn.Module) else None
-    findings = initdiag.check(model, vocab_size=vocab_size, backward=trap.backward, overrides=SHORTER).findings
+    findings = check_trap(TRAPS[name], overrides=SHORTER).findings
     assert [(each.rule, each.message) for each in findings if each.severity is Severity.ERROR] == []
