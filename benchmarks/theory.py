@@ -33,7 +33,7 @@ os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.theory_pairs import PAIRS, WIDE, Pair
-from benchmarks.theory_runs import KINDS, Gap, gaps
+from benchmarks.theory_runs import KINDS, Gap, gaps, off_by
 
 WIDTHS = {64: 96, 128: 96, 256: 64, 512: 32, 1024: 16}  # d_model, and how many seeds
 WIDTH_KINDS = ("stream", "attention std")
@@ -118,7 +118,7 @@ def print_widths(pool: ProcessPoolExecutor, names: Iterable[str]) -> None:
     """How far one seed, and the mean of all, are from what is predicted, relative, in the mean over branches (layers).
 
     `one seed`: the standard deviation over seeds, with the distance of their mean. `mean`: |mean − predicted|, and in
-    brackets what it would be of noise alone: √(2/π) standard errors.
+    brackets what it would be of noise alone (`theory_runs.off_by`).
     """
     columns = [f"{kind}, {which} %" for kind in WIDTH_KINDS for which in ("one seed", "mean")]
     for name in names:
@@ -132,8 +132,7 @@ def print_widths(pool: ProcessPoolExecutor, names: Iterable[str]) -> None:
             for kind in WIDTH_KINDS:
                 several = [gap for gap in run.result() if gap.kind == kind]
                 one = statistics.fmean(math.hypot(gap.std / gap.scale, gap.deviation) for gap in several)
-                off = statistics.fmean(abs(gap.deviation) for gap in several)
-                noise = math.sqrt(2 / math.pi) * statistics.fmean(gap.error for gap in several)
+                off, noise = off_by(several)
                 cells += [f"{100 * one:.2f}", f"{100 * off:.2f} ({100 * noise:.2f})"]
             print(f"{width:<20}{WIDTHS[width]:5}" + "".join(f"{cell:>28}" for cell in cells), flush=True)
         print()

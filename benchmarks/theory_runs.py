@@ -6,7 +6,7 @@ import math
 import re
 import statistics
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -89,6 +89,13 @@ class Gap:
         if abs(self.deviation) <= allowed:
             return "ok"
         return "noise" if abs(self.deviation) <= 3 * self.error else "miss"
+
+
+def off_by(several: Sequence[Gap]) -> tuple[float, float]:
+    """Return |mean over seeds − predicted|, relative, in the mean over these numbers, and what it would be of noise
+    alone: the mean of |·| of a Gaussian is √(2/π) of its standard error."""
+    off = statistics.fmean(abs(gap.deviation) for gap in several)
+    return off, math.sqrt(2 / math.pi) * statistics.fmean(gap.error for gap in several)
 
 
 def subject_of(pair: Pair, name: str, **fields: Any) -> Subject:

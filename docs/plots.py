@@ -134,7 +134,7 @@ def width() -> Figure:
     """How far single seeds and their mean are from what is predicted, against d_model, in the mean over branches."""
     from benchmarks.theory import WIDTHS
     from benchmarks.theory_pairs import WIDE as PAIRS
-    from benchmarks.theory_runs import gaps
+    from benchmarks.theory_runs import gaps, off_by
 
     figure, panels = _figure(2, 7.4, 3.2)
     widths = list(WIDTHS)
@@ -143,9 +143,7 @@ def width() -> Figure:
         for kind, (label, colour) in KINDS.items():
             kept = [[gap for gap in found if gap.kind == kind] for found in runs]
             single = [statistics.fmean(gap.std / gap.scale for gap in several) for several in kept]
-            mean = [statistics.fmean(abs(gap.deviation) for gap in several) for several in kept]
-            # of a Gaussian with this standard error, the mean of |·|
-            noise = [math.sqrt(2 / math.pi) * statistics.fmean(gap.error for gap in several) for several in kept]
+            mean, noise = zip(*map(off_by, kept), strict=True)
             axes.plot(widths, single, "-o", color=colour, markersize=3, label=f"{label}: one seed (std)")
             axes.plot(widths, mean, "D", color=colour, markersize=4, label="mean of all seeds")
             axes.plot(widths, noise, ":", color=colour, label="noise of that mean")
