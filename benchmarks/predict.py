@@ -3,7 +3,7 @@
     python benchmarks/predict.py [--repeats 5]
 
 Prints wall time (the least of the repeats), peak memory, and the ratio to the baseline: numpy, pydantic, typer and yaml
-imported, nothing done. Width is to cost nothing, depth is to cost in proportion.
+imported, nothing done. Width is to cost nothing, depth no more than in proportion.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -23,22 +22,18 @@ class Added:
 
     read: (n, n), the Gram of what it reads; factor: (n,), by what the norm before it multiplies the stream.
     raw: (n, n), the Gram that its output projection gives; scale: (n,), what multiplies that before it is added: a norm
-    after it, a learned gain, a multiplier. after: the stream after the addition, in a parallel block after both.
-    inner: the relative variance over draws of what its output projection is given.
+    after it, a learned gain, a multiplier; gram: (n, n), the product, which is added. after: the stream after the
+    addition, in a parallel block after both. inner: the relative variance over draws of what its output projection is
+    given.
     """
 
-    kind: str
     read: Array
     factor: Array
     raw: Array
     scale: Array
+    gram: Array
     after: Stream
     inner: float
-
-    @cached_property
-    def gram(self) -> Array:
-        """What is added, (n, n)."""
-        return _scaled(self.raw, self.scale)
 
 
 @dataclass(frozen=True)
@@ -64,26 +59,25 @@ def block(model: Model, layer: int, stream: Stream, shape: tuple[int, int], head
 
     read = _read(model, f"{name}.attention_norm" if before else "", stream)
     raw, sampled, chance_mixed = attended(model, layer, read.gram, shape, heads, random)
-    scale = _scale(model, layer, "attention", raw)
-    kind = "moe" if architecture.has_experts(layer) else "mlp"
+    scale, mixed = _scaled(model, layer, "attention", raw)
     if architecture.placement in ("parallel", "parallel_shared"):
         shared = architecture.placement == "parallel_shared"
         other = read if shared else _read(model, f"{name}.mlp_norm", stream)
         fed_raw, chance_fed = fed(model, layer, other.gram, random)
-        fed_scale = _scale(model, layer, "mlp", fed_raw)
-        end = stream.times(kept[0]).plus(_scaled(raw, scale) + _scaled(fed_raw, fed_scale))
-        attention = Added("attention", read.gram, read.factor, raw, scale, end, chance_mixed)
-        mlp = Added(kind, other.gram, other.factor, fed_raw, fed_scale, end, chance_fed)
+        fed_scale, given = _scaled(model, layer, "mlp", fed_raw)
+        end = stream.times(kept[0]).plus(mixed + given)
+        attention = Added(read.gram, read.factor, raw, scale, mixed, end, chance_mixed)
+        mlp = Added(other.gram, other.factor, fed_raw, fed_scale, given, end, chance_fed)
         return Block(attention, mlp, sampled, end)
-    middle = stream.times(kept[0]).plus(_scaled(raw, scale))
-    attention = Added("attention", read.gram, read.factor, raw, scale, middle, chance_mixed)
+    middle = stream.times(kept[0]).plus(mixed)
+    attention = Added(read.gram, read.factor, raw, scale, mixed, middle, chance_mixed)
     if architecture.placement == "post":
         middle = passed(model, f"{name}.attention_norm", middle)
     other = _read(model, f"{name}.mlp_norm" if before else "", middle)
     fed_raw, chance_fed = fed(model, layer, other.gram, random)
-    fed_scale = _scale(model, layer, "mlp", fed_raw)
-    end = middle.times(kept[1]).plus(_scaled(fed_raw, fed_scale))
-    mlp = Added(kind, other.gram, other.factor, fed_raw, fed_scale, end, chance_fed)
+    fed_scale, given = _scaled(model, layer, "mlp", fed_raw)
+    end = middle.times(kept[1]).plus(given)
+    mlp = Added(other.gram, other.factor, fed_raw, fed_scale, given, end, chance_fed)
     if architecture.placement == "post":
         end = passed(model, f"{name}.mlp_norm", end)
     return Block(attention, mlp, sampled, end)
@@ -95,14 +89,12 @@ def _read(model: Model, norm: str, stream: Stream) -> Normed:
     return normed(model, norm, stream.gram, stream.mean)
 
 
-def _scale(model: Model, layer: int, part: str, raw: Array) -> Array:
+def _scaled(model: Model, layer: int, part: str, raw: Array) -> tuple[Array, Array]:
+    """Return what multiplies the output of a projection, (n,), and its Gram after that."""
     name, shape = f"blocks.{layer}.{part}", model.shape
     times = model.gain(f"{name}_gain") ** 0.5
     times *= of_branch(shape.residual_multiplier, 2 * layer + (1 if part == "attention" else 2))
     if not shape.normed_after:
-        return np.full(len(raw), times)
-    return times * normed(model, f"{name}_post_norm", raw).factor
-
-
-def _scaled(gram: Array, scale: Array) -> Array:
-    return gram * scale[:, None] * scale[None, :]
+        return np.full(len(raw), times), raw if times == 1 else times**2 * raw
+    scale = times * normed(model, f"{name}_post_norm", raw).factor
+    return scale, raw * scale[:, None] * scale[None, :]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,19 +11,17 @@ from numpy.typing import NDArray
 
 from initdiag.measure import AttentionMeasure, GradientMeasure, Measurements, ResidualMeasure
 from initdiag.measure.scaling import scaling_ratio
-from initdiag.measure.values import Branch
 from initdiag.model.architecture import Architecture, of_branch
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
-from initdiag.theory.activations import Array
 from initdiag.theory.backward import backward as gradients
-from initdiag.theory.blocks import Added, Block, block
-from initdiag.theory.grams import Stream, embedded, mean_square, passed
+from initdiag.theory.grams import embedded, passed
 from initdiag.theory.head import logits, measures, softmax
 from initdiag.theory.one_thread import one_thread
 from initdiag.theory.planned import Model, UnpredictableError
-from initdiag.theory.seen import branches_of, rms, wiring_of
+from initdiag.theory.seen import Seen, between, branches_of, of_all_layers, rms, seen, wiring_of
 from initdiag.theory.spread import Chance, Spreads, spreads, unevenness, worth
+from initdiag.theory.strides import walked
 from initdiag.tokens import TokenBatch
 
 LONGEST = 2048  # tokens of a sequence: Grams of more than that are no matter of seconds
@@ -62,22 +60,13 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
     shape = (ids.shape[0], ids.shape[1])
     stream = embedded(model, ids)
     first, width, streams = stream, model.shape.d_model, [stream]
-    branches: list[Branch] = []
-    chances: list[Chance] = []
-    attention: list[AttentionMeasure] = []
-    heads: list[tuple[float, float]] = []
-    common = (_between(stream.gram, shape), 0.0)
-    for layer, at in enumerate(blocks(model, stream, shape)):
-        branches += branches_of(model, layer, at, shape)
-        for one in (at.attention, at.mlp):
-            one_chance, common = _chance(one, width, shape, common)
-            chances.append(one_chance)
-        std, entropy = at.heads.logit_std, at.heads.entropy_ratio
-        attention.append(AttentionMeasure(f"blocks.{layer}.attention", layer, float(std.mean()), float(entropy.mean())))
-        heads.append((_of_heads(std, model.shape), _of_heads(entropy, model.shape)))
-        stream = at.end
+    found: dict[int, Seen] = {}
+    for layer, at in walked(model, stream, shape, heads_of(model, shape), every=backward):
+        found[layer], stream = seen(model, at, shape), at.end
         if backward:
             streams.append(replace(stream, gram=stream.gram.astype(np.float32)))  # one for each layer is kept
+    layers = list(of_all_layers(found, model.shape.n_layers))
+    branches = [one for layer, (*pair, _) in enumerate(layers) for one in branches_of(model.shape, layer, *pair)]
     state = passed(model, "final_norm", stream) if model.shape.final_norm else stream
     flat = [[one for row in rows[: shape[0]] for one in row] for rows in (batch.inputs, batch.targets)]
     head = logits(model, state)
@@ -86,12 +75,12 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
     norms: GradientMeasure | None = None
     targets = np.array(batch.targets[: shape[0]], dtype=np.int64)
     if backward:
-        found = gradients(model, streams, ids, targets, head, at_head, batch.batch, heads_of(model, shape))
+        back = gradients(model, streams, ids, targets, head, at_head, batch.batch, heads_of(model, shape))
         branches = [
             replace(at, gradient_norm=norm if math.isfinite(norm) else None)
-            for at, norm in zip(branches, found.branches, strict=True)
+            for at, norm in zip(branches, back.branches, strict=True)
         ]
-        norms = GradientMeasure(tuple(found.parameters.items()))
+        norms = GradientMeasure(tuple(back.parameters.items()))
     kept = of_branch(model.shape.stream_multiplier, 1)  # of the embedding, where the first branch is added to it
     embedding_variance = kept**2 * first.variance
     stds = {entry.parameter.name: entry.distribution.std for entry in subject.plan.entries}
@@ -100,7 +89,10 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
         logits=logit,
         positions=positions,
         residual=ResidualMeasure(embedding_variance, tuple(branches), scaling_ratio(branches, stds, subject.plan)),
-        attention=tuple(attention),
+        attention=tuple(
+            AttentionMeasure(f"blocks.{layer}.attention", layer, heads.std, heads.entropy)
+            for layer, (_, _, heads) in enumerate(layers)
+        ),
         parameters=(),
         wiring=wiring_of(model, state),
         gradients=norms,
@@ -111,12 +103,12 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
     foreign = 1 - min(weight * float((state.own**2).mean()) / max(rms(state.gram) ** 2, 1e-300), 1.0)
     embedding = unevenness(first.gram) / width
     others = batch.batch / shape[0]  # sequences like those that are looked at
-    chance = spreads(
+    spread = spreads(
         values,
-        chances,
+        _chances(layers, width, between(first.gram, shape)),
         embedding,
         unevenness(state.gram),
-        heads,
+        [(heads.std_chance, heads.entropy_chance) for _, _, heads in layers],
         unscaled,
         width,
         foreign,
@@ -124,7 +116,7 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
         worth(ids.ravel()) * others,
         worth(targets.ravel(), state.gram) * others,
     )
-    return Prediction(values, chance, shape[0])
+    return Prediction(values, spread, shape[0])
 
 
 def model_of(subject: Subject) -> Model:
@@ -163,15 +155,6 @@ def sequences(batch: TokenBatch, shape: Architecture) -> NDArray[np.int64]:
     return np.array(batch.inputs[:wanted], dtype=np.int64)
 
 
-def blocks(model: Model, stream: Stream, shape: tuple[int, int]) -> Iterator[Block]:
-    """Walk through all blocks."""
-    heads = heads_of(model, shape)
-    for layer in range(model.shape.n_layers):
-        at = block(model, layer, stream, shape, heads)
-        stream = at.end
-        yield at
-
-
 def heads_of(model: Model, shape: tuple[int, int]) -> int:
     """Return how many heads to sample in each layer."""
     if model.shape.position == "alibi":  # every head has a slope of its own
@@ -180,48 +163,19 @@ def heads_of(model: Model, shape: tuple[int, int]) -> int:
     return max(2, min(MOST_HEADS, HEADS // model.shape.n_layers, 2 * PAIRS // cost))
 
 
-def _chance(
-    added: Added, width: int, shape: tuple[int, int], common: tuple[float, float]
-) -> tuple[Chance, tuple[float, float]]:
-    """Return the chance of a branch, and what tokens of a sequence have in common after it: mean and variance.
+def _chances(layers: Sequence[Seen], width: int, common: float) -> list[Chance]:
+    """Return the chances of all branches. common: what tokens of a sequence have in common before them.
 
     Attention averages over keys, so that it gives what they have in common, and inherits the chance of that.
     """
-    inner, raw = added.inner, unevenness(added.raw) / width
-    mean, variance = common
-    if added.kind == "attention" and mean:
-        inner += variance / mean**2 * _alike(added.raw, shape) ** 2
-    between = _between(added.gram, shape)
-    chance = Chance(raw, inner, unevenness(added.after.gram) / width)
-    return chance, (mean + between, variance + between**2 * (2 / width + inner))
-
-
-def _between(gram: Array, shape: tuple[int, int]) -> float:
-    """The mean product of two tokens of one sequence."""
-    batch, length = shape
-    if length < 2:
-        return 0.0
-    places = gram.reshape(batch, length, batch, length)
-    inside = sum(float(places[at, :, at, :].sum()) for at in range(batch))
-    return (inside - float(np.trace(gram))) / (batch * length * (length - 1))
-
-
-def _alike(gram: Array, shape: tuple[int, int]) -> float:
-    """The part of a mean square that tokens of one sequence have in common."""
-    square = mean_square(gram)
-    return min(_between(gram, shape) / square, 1.0) if square else 0.0
-
-
-def _of_heads(sampled: Array, shape: Architecture) -> float:
-    """The variance of the mean over a layer's heads, about a mean over sampled ones.
-
-    Heads that share keys, in latent attention the part of them that turns, count as one: an upper bound.
-    """
-    if len(sampled) < 2:
-        return math.nan
-    shared = shape.mla.rope_dim / shape.head_dim if shape.mla else 0.0
-    own = shared + (1 - shared) / shape.n_heads if shape.mla else 1 / shape.n_kv_heads
-    return float(sampled.var(ddof=1)) * (own + 1 / len(sampled))
+    found, variance = [], 0.0
+    for attention, mlp, _ in layers:
+        inherited = variance / common**2 * attention.alike**2 if common else 0.0
+        for one, inner in ((attention, attention.inner + inherited), (mlp, mlp.inner)):
+            found.append(Chance(one.drawn / width, inner, one.uneven / width))
+            common += one.between
+            variance += one.between**2 * (2 / width + inner)
+    return found
 
 
 def _stretch(plan: InitPlan, projection: str) -> float:

@@ -89,7 +89,7 @@ def normed(model: Model, name: str, gram: Array, mean: Array | None = None) -> N
     if shape.norm == "layernorm" and mean is not None and mean.any():
         gram = gram - np.outer(mean, mean)
     factor = math.sqrt(model.gain(name)) / np.sqrt(np.diagonal(gram) + shape.eps)
-    return Normed(gram * factor[:, None] * factor[None, :] + model.bias(name), factor)
+    return Normed(_plus(gram * factor[:, None] * factor[None, :], model.bias(name)), factor)
 
 
 def passed(model: Model, name: str, stream: Stream) -> Stream:
@@ -101,4 +101,8 @@ def passed(model: Model, name: str, stream: Stream) -> Stream:
 
 def linear(model: Model, name: str, gram: Array, inputs: int) -> Array:
     """Return the Gram of W·x + b: inputs·σ²·K + σ_bias²."""
-    return inputs * model.weight(name) * gram + model.bias(name)
+    return _plus(inputs * model.weight(name) * gram, model.bias(name))
+
+
+def _plus(gram: Array, bias: float) -> Array:
+    return gram + bias if bias else gram  # large Grams: what needn't be walked through is left out

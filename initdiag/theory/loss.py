@@ -1,4 +1,4 @@
-"""The loss that a Gaussian logit distribution explains. Pure Python; derivation in docs/concepts.md."""
+"""The loss that a Gaussian logit distribution explains; derivation in docs/concepts.md."""
 
 from __future__ import annotations
 

@@ -21,10 +21,11 @@ JITTER = 1e-9  # of the mean variance: tokens that are alike make a Gram singula
 
 def root(gram: Array) -> Small:
     """Return L with L·Lᵀ = gram, (n, n)."""
-    jitter = JITTER * max(mean_square(gram), 1e-300)
+    jitter, gram = JITTER * max(mean_square(gram), 1e-300), gram.copy()
     for times in (1.0, 1e3, 1e6):  # far more than rounding leaves below 0
+        gram.flat[:: len(gram) + 1] += times * jitter
         try:
-            factor: Array = np.linalg.cholesky(gram + times * jitter * np.eye(len(gram)))
+            factor: Array = np.linalg.cholesky(gram)
         except np.linalg.LinAlgError:
             continue
         return factor.astype(np.float32)

@@ -111,16 +111,16 @@ def expected_variances(
     architecture, (batch, length) = model.shape, shape
     if architecture.qk_norm == "per_head" or architecture.mla is not None:
         return None
-    grams = []
-    for part in ("query", "key"):
-        gram = linear(model, f"{name}.{part}", read, architecture.d_model)
-        grams.append(normed(model, f"{name}.{part}_norm", gram).gram if architecture.qk_norm == "full" else gram)
     several, visible = _last(seen)
     share = visible / visible.sum(axis=-1, keepdims=True)  # (Q, T)
     found = []
     for at in range(batch):
         own = slice(at * length, (at + 1) * length)
-        products = grams[1][own, own] * alike
+        grams = []
+        for part in ("query", "key"):
+            gram = linear(model, f"{name}.{part}", read[own, own], architecture.d_model)
+            grams.append(normed(model, f"{name}.{part}_norm", gram).gram if architecture.qk_norm == "full" else gram)
+        products = grams[1] * alike
         spread = share @ np.diagonal(products) - ((share @ products) * share).sum(axis=-1)
-        found.append(np.diagonal(grams[0])[own][several] * spread)
+        found.append(np.diagonal(grams[0])[several] * spread)
     return architecture.attention_scale**2 * np.array(found)

@@ -16,6 +16,8 @@ from initdiag.measure import Measurements
 from initdiag.theory.activations import Array
 from initdiag.theory.free_energy import free_energy
 
+SQUARES = 1e-250  # below that, and above one over it, squares lose digits
+
 
 @dataclass(frozen=True)
 class Spreads:
@@ -50,11 +52,13 @@ class Chance:
 
 def unevenness(gram: Array) -> float:
     """Return 2·ΣK_ij²/(ΣK_ii)²: 2 where all tokens are alike, 2/n where they are independent; 0 of nothing."""
-    largest = float(np.abs(gram).max())
-    if not 0 < largest < math.inf:
-        return 0.0
-    scaled = gram / largest  # whose squares neither vanish nor overflow
-    return 2 * float(np.vdot(scaled, scaled)) / float(np.trace(scaled)) ** 2
+    square, whole = float(np.vdot(gram, gram)), float(np.trace(gram))
+    if not SQUARES < square < 1 / SQUARES:
+        largest = float(np.abs(gram).max())
+        if not 0 < largest < math.inf:
+            return 0.0
+        square, whole = float(np.vdot(gram / largest, gram / largest)), whole / largest
+    return 2 * square / whole**2
 
 
 def worth(ids: Array, gram: Array | None = None) -> float:
@@ -124,8 +128,9 @@ def spreads(
         uniform, given = math.hypot(uniform, by_size), math.hypot(given, by_size)
     of_targets = math.sqrt(float(square.mean()) / targets)
     total, stretched = sum(variances), [v * u for v, u in zip(variances, unscaled, strict=True)]
+    whole = sum(stretched)
     tilt = [
-        (v / total - u / sum(stretched)) * one if total and sum(stretched) else 0.0
+        (v / total - u / whole) * one if total and whole else 0.0
         for v, u, one in zip(variances, stretched, own, strict=True)
     ]
     return Spreads(
