@@ -109,6 +109,8 @@ def with_init(
         UsageError: an unknown scheme, a parameter set by an option that it doesn't have, a formula that can't be
             computed, or a seed that is no whole number from 0 up to 2**63.
     """
+    if scheme is None and seed is None:
+        return config_file  # as it was validated: a formula of a deep model takes milliseconds
     init = config_file.config.init.model_dump(exclude_unset=True)
     options: dict[_Key, str] = {}
     if scheme is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -35,14 +35,15 @@ def formula_faults(init: Init, model: Architecture) -> Iterator[Fault]:
     custom, roles = init.scheme == CUSTOM.name, init.roles.draws if init.roles else {}
     if not custom and not roles and not given:
         return
-    all_of, settings = tuple(parameters(model)), settings_of(scheme, known, given)
+    all_of, settings = parameters(model), settings_of(scheme, known, given)
     if custom and (missing := dict.fromkeys(one.role for one in all_of if one.role not in scheme.roles)):
         message = f"nothing found for {listed(missing)}, expected an entry for every matrix and embedding"
         yield Fault(("init", "roles"), f"{message}, as the scheme is {CUSTOM.name}", (("init", "scheme"),))
     for role, draw in roles.items():
         path: Path = ("init", "roles", role.value)
         whole = not isinstance(getattr(init.roles, role), float)
-        for key, message in _role(scheme, draw, _representatives(role, all_of, known), known, settings).items():
+        ours = _of_role(role, all_of) or _square(role, model.d_model)
+        for key, message in _role(scheme, draw, ours, known, settings).items():
             yield Fault((*path, key) if whole else path, one_line(message, WIDTH))
     if given:
         yield from _of_the_scheme(base_scheme(init.scheme), tuple(roles), all_of, known, given)
@@ -98,15 +99,15 @@ def _of_the_scheme(
 ) -> Iterator[Fault]:
     """Yield the parameters with which a role of the scheme itself has no number: a cut of 0.01, say, by its name."""
     ends = (None, 0, max((one.layer for one in all_of if one.layer is not None), default=0))
-    there = {one.role for one in all_of} - set(replaced)
+    at_ends = [one for one in all_of if one.layer in ends]
     told: set[str] = set()
     for role, draw in scheme.roles.items():
-        if role not in there:
+        if role in replaced:
             continue
-        ours = [one for one in _representatives(role, all_of, known) if one.layer in ends]
+        ours = _of_role(role, at_ends)
 
-        def compute(rest: Mapping[str, float | str], draw: Draw = draw, ours: list[Parameter] = ours) -> None:
-            for message in _role(scheme, draw, tuple(ours), known, settings_of(scheme, known, rest)).values():
+        def compute(rest: Mapping[str, float | str], draw: Draw = draw, ours: tuple[Parameter, ...] = ours) -> None:
+            for message in _role(scheme, draw, ours, known, settings_of(scheme, known, rest)).values():
                 raise PlanError(message)
 
         try:
@@ -118,11 +119,14 @@ def _of_the_scheme(
             told.add(culprit)
 
 
-def _representatives(role: Role, all_of: tuple[Parameter, ...], known: Mapping[str, float]) -> tuple[Parameter, ...]:
-    """Return the parameters of a role, of each size and layer one; of a role that the model lacks, a square one."""
-    width = int(known["d_model"])
-    ours = {(one.layer, one.fan_in, one.fan_out): one for one in all_of if one.role is role}
-    return tuple(ours.values()) or (Parameter(f"a {role}", (width, width), role, width, 0),)
+def _of_role(role: Role, among: Iterable[Parameter]) -> tuple[Parameter, ...]:
+    """Return the parameters of a role, of each size and layer one."""
+    return tuple({(one.layer, one.fan_in, one.fan_out): one for one in among if one.role is role}.values())
+
+
+def _square(role: Role, width: int) -> tuple[Parameter, ...]:
+    """Return what stands for a role that the model lacks."""
+    return (Parameter(f"a {role}", (width, width), role, width, 0),)
 
 
 def _role(

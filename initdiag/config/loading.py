@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ MOST_CONTEXT = 2**24  # of a module that doesn't say how many tokens it can read
 
 _Key = tuple[str | int, ...]
 
+_parsed = lru_cache(maxsize=8)(parse)  # with what is advised, a text is loaded again; nobody changes the document
+
 
 def load(target: str, overrides: Sequence[str] = (), scheme: str | None = None) -> ConfigFile:
     """Load a config file, or a shipped config by its name.
@@ -41,7 +43,7 @@ def load(target: str, overrides: Sequence[str] = (), scheme: str | None = None) 
         UsageError: there is no such scheme.
     """
     path, shown = _find(target)
-    document = parse(_read(path, shown), printable(shown))
+    document = _parsed(_read(path, shown), printable(shown))
     edit = _for_scheme(apply(document.value, overrides), scheme)
     config = _validated(edit, _Origins(shown, document.locations, edit.origins))
     return ConfigFile(

@@ -6,14 +6,20 @@ Names and order are those of `Transformer.named_parameters()`; a test holds the 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from initdiag.model.architecture import Architecture
 from initdiag.model.quantities import SIZES
 from initdiag.schemes import Parameter, Role
 
 
-def parameters(shape: Architecture) -> Iterator[Parameter]:
-    """Yield all parameters, in the order in which the modules hold them."""
+@lru_cache(maxsize=8)  # a config is validated, planned, and planned again with what is advised: the same architecture
+def parameters(shape: Architecture) -> tuple[Parameter, ...]:
+    """Return all parameters, in the order in which the modules hold them."""
+    return tuple(_all(shape))
+
+
+def _all(shape: Architecture) -> Iterator[Parameter]:
     d_model = shape.d_model
     yield Parameter("token_embedding.weight", (shape.vocab_size, d_model), Role.TOKEN_EMBEDDING, d_model)
     if shape.position == "learned":

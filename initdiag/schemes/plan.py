@@ -12,7 +12,7 @@ from initdiag.schemes.distributions import Distribution
 from initdiag.schemes.parameter import Parameter
 from initdiag.schemes.roles import Role
 from initdiag.schemes.scheme import Scheme
-from initdiag.schemes.settings import settings_of
+from initdiag.schemes.settings import settings_of, uses_layer
 
 
 @dataclass(frozen=True)
@@ -73,5 +73,12 @@ def make_plan(
     names = [parameter.name for parameter in parameters]
     if twice := sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []:
         raise PlanError(f"parameter '{twice[0]}' is listed twice; expected every parameter exactly once")
-    entries = (PlannedParameter(one, *answer(scheme, one, sizes, settings)) for one in parameters)
+    by_layer = uses_layer(scheme, settings)
+    known: dict[tuple[object, ...], tuple[Distribution, float]] = {}  # of a deep model, most layers are alike
+    entries = []
+    for one in parameters:
+        asked = (one.role, one.shape, one.fan_in, one.transposed, one.parts, one.layer if by_layer else None)
+        if asked not in known:
+            known[asked] = answer(scheme, one, sizes, settings)
+        entries.append(PlannedParameter(one, *known[asked]))
     return InitPlan(scheme.name, settings, tuple(entries), scheme.calibration)

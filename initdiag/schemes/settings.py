@@ -64,6 +64,19 @@ def words(formula: str) -> list[str]:
     return re.findall(r"[A-Za-z_]\w*", formula)
 
 
+def uses_layer(scheme: Scheme, settings: Mapping[str, float | str]) -> bool:
+    """Whether what a scheme says of a parameter can depend on its layer: else layers of the same shapes are alike."""
+    drawn = (text for draw in scheme.roles.values() for text in (draw.formula, draw.unscaled, draw.cut))
+    formulas = (*drawn, *scheme.terms.values(), *_written(scheme, settings).values())
+    # beyond ASCII, words() may miss it: Python reads a full-width 'ｌayer' as layer
+    return any("layer" in words(formula) or not formula.isascii() for formula in formulas if formula)
+
+
+def _written(scheme: Scheme, settings: Mapping[str, float | str]) -> dict[str, str]:
+    """Return the formulas that the words of a scheme's choices stand for."""
+    return {name: scheme.choices[name][word] for name, word in settings.items() if isinstance(word, str)}
+
+
 def formula_names(
     scheme: Scheme, sizes: Mapping[str, float], settings: Mapping[str, float | str], layer: int = -1, branch: int = 0
 ) -> dict[str, float]:
@@ -73,9 +86,8 @@ def formula_names(
     """
     places = {**({"layer": float(layer)} if layer >= 0 else {}), **({"branch": float(branch)} if branch >= 1 else {})}
     names, absent = {**sizes, **places}, {"layer", "branch"} - set(places)
-    written = {name: scheme.choices[name][word] for name, word in settings.items() if isinstance(word, str)}
     names |= {name: number for name, number in settings.items() if not isinstance(number, str)}
-    for name, formula in {**written, **scheme.terms}.items():
+    for name, formula in {**_written(scheme, settings), **scheme.terms}.items():
         if absent & set(words(formula)) or unknown_sizes(formula, names):
             absent.add(name)  # and what uses it
         else:

@@ -187,6 +187,22 @@ def test_another_scheme_drops_the_parameters_that_it_does_not_have() -> None:
     assert gpt2.config.init.seed == 5, "the original stays as it is"
 
 
+def test_no_other_init_is_no_change() -> None:
+    file = load("gpt2", ["init.std=0.03"])
+    assert with_init(file) is file
+    assert with_init(file, seed=0) is not file
+
+
+def test_a_file_is_read_each_time_and_overrides_stay_out_of_it(here: Path) -> None:
+    path = here / "a.yaml"
+    path.write_text("{model: {vocab_size: 9, context: 8, d_model: 4, n_heads: 1, n_layers: 1}, init: {std: 0.5}}")
+    first = load("a.yaml")
+    assert load("a.yaml", ["init.std=0.25", "model.n_layers=3", "gate.ignore=[LOSS001]"]).config != first.config
+    assert load("a.yaml") == first
+    path.write_text(path.read_text().replace("0.5", "0.75"))
+    assert load("a.yaml").config.init.std == 0.75
+
+
 def test_other_tokens(here: Path) -> None:
     Path("sub").mkdir()
     Path("sub/a.yaml").write_text(MODEL + "tokens: {source: file, path: x.bin, dtype: uint16, batch: 3}\n")

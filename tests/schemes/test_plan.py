@@ -13,11 +13,14 @@ from initdiag.model import parameters, sizes
 from initdiag.schemes import (
     SCHEMES,
     Constant,
+    Distribution,
     Draw,
     Normal,
     Parameter,
+    Part,
     Role,
     Scheme,
+    Truncated,
     Uniform,
     make_plan,
     scheme_named,
@@ -99,6 +102,56 @@ def test_settings_feed_the_settings_after_them() -> None:
 def test_formulas_know_sizes_settings_fan_in_and_layer() -> None:
     plan = make_plan(scheme("std + 10 * fan_in + 100 * layer + 1000 * d_model"), [MATRIX], {"d_model": 7.0})
     assert plan["a.weight"].distribution == Normal(0.5 + 30 + 200 + 7000)
+
+
+def _given(name: str) -> list[dict[str, str]]:
+    """The choices of a scheme, each word once."""
+    return [{choice: word} for choice, words in SCHEMES[name].choices.items() for word in words] or [{}]
+
+
+@pytest.mark.parametrize(("name", "given"), [(name, given) for name in SCHEMES for given in _given(name)])
+def test_a_parameter_is_answered_as_if_it_were_the_only_one(name: str, given: dict[str, str]) -> None:
+    shape = architecture(n_layers=3, d_ff=48, gated=True)
+    packed = replace(MATRIX, name="packed", shape=(12, 12), fan_in=12, parts=(Part(Role.MLP_GATE, ((0, 3),)),))
+    matrix = replace(MATRIX, shape=(24, 12), fan_in=24)
+    alike = (
+        packed,
+        replace(packed, name="packed otherwise", parts=(Part(Role.MLP_GATE, ((0, 6),)),)),
+        replace(matrix, name="24 outputs"),
+        replace(matrix, name="36 outputs", shape=(36, 12)),
+        replace(matrix, name="12 outputs", transposed=True),
+    )
+    every = (*parameters(shape), *alike)
+    plan = make_plan(SCHEMES[name], every, sizes(shape), given)
+    for entry in plan.entries:
+        assert entry == make_plan(SCHEMES[name], [entry.parameter], sizes(shape), given).entries[0]
+
+
+LAYERS = [replace(MATRIX, name=f"{layer}.weight", layer=layer) for layer in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("draw", "expected"),
+    [
+        (Draw("normal", "1 + layer"), [Normal(1), Normal(2), Normal(3)]),
+        (Draw("normal", "1 + ｌayer"), [Normal(1), Normal(2), Normal(3)]),  # which is layer to Python
+        (Draw("normal", "by_term"), [Normal(2), Normal(3), Normal(4)]),
+        (Draw("normal", "depth"), [Normal(3), Normal(4), Normal(5)]),
+        (Draw("truncated", "1", cut="1 + layer"), [Truncated(1, 1), Truncated(1, 2), Truncated(1, 3)]),
+        (Draw("normal", "n_layers"), [Normal(7)] * 3),
+    ],
+)
+def test_layers_differ_where_a_formula_says_so(draw: Draw, expected: list[Distribution]) -> None:
+    mine = Scheme("mine", "", "", {Role.MLP_IN: draw}, choices={"depth": {"layer": "3 + layer", "total": "n_layers"}})
+    mine = replace(mine, terms={"by_term": "2 + layer"} if draw.formula == "by_term" else {})
+    given = {} if draw.formula == "depth" else {"depth": "total"}
+    plan = make_plan(mine, LAYERS, {"n_layers": 7.0}, given)
+    assert [entry.distribution for entry in plan.entries] == expected
+
+
+def test_unscaled_stds_differ_by_layer() -> None:
+    plan = make_plan(scheme("1", unscaled="1 + layer"), LAYERS, {})
+    assert [entry.unscaled_std for entry in plan.entries] == [1, 2, 3]
 
 
 def test_distributions_by_name() -> None:
