@@ -172,7 +172,7 @@ def promise(subject: Subject, request: Request) -> Subject | None:
     if request.expect is None:
         return None
     from initdiag import subjects
-    from initdiag.subjects.huggingface import is_hf_config
+    from initdiag.subjects.targets import is_hf_config
     from initdiag.translated import translated
 
     target, asked = request.expect, Request(overrides=[one for one in request.overrides if _of_expected(one)])

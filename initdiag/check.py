@@ -61,8 +61,6 @@ def check(
         ConfigError, UsageError, TokenError, PlanError: bad input, before anything runs.
         RunError: the model can't be built, or the forward could not be run.
     """
-    from initdiag.report import Report
-
     if not targets:
         raise UsageError("nothing to check; expected a config file, a shipped config or a module")
     request = Request(
@@ -87,6 +85,8 @@ def check(
         with kept_weights(case.subject) if case.subject.drawn_by_us else nullcontext():
             run = diagnose(case, request, progress, told=told)[0]
         runs.append(run if case.subject.architecture is None else advised(run, request, again(target)))
+    from initdiag.report import Report  # only here: the errors of a config need no rules
+
     return Report(tuple(runs), command)
 
 

@@ -47,8 +47,6 @@ def predict(
         ConfigError, UsageError, TokenError: bad input; a module, too, which theory knows nothing of.
         PlanError: a plan that can't be made, or that theory has no answer for (`theory.UnpredictableError`).
     """
-    from initdiag.report import Report
-
     request = Request(
         scheme=scheme,
         seed=seed,
@@ -61,6 +59,8 @@ def predict(
         trust_remote_code=trust_remote_code,
     )
     run = predicted(case_of(target, request), request, progress)
+    from initdiag.report import Report  # only here: the errors of a config need no rules
+
     return Report((advised(run, request, again(target)),), command)
 
 
@@ -76,7 +76,7 @@ def case_of(target: Any, request: Request) -> Case:
         ConfigError, UsageError, TokenError, PlanError: bad input.
     """
     from initdiag import subjects
-    from initdiag.subjects.huggingface import is_hf_config
+    from initdiag.subjects.targets import is_hf_config
 
     if isinstance(target, str | os.PathLike) and is_hf_config(os.fspath(target)):
         bare = replace(request, overrides=(), scheme=None, kwargs={}, trust_remote_code=False)

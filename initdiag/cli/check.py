@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,10 @@ from initdiag.cli.failure import Exit
 from initdiag.cli.output import require_no_input, style_of, write
 from initdiag.cli.progress import Progress
 from initdiag.engines import Settings
-from initdiag.report import Report, render, require_format
+from initdiag.report import render, require_format
+
+if TYPE_CHECKING:
+    from initdiag.report import Report
 
 
 def check(

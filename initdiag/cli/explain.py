@@ -72,6 +72,7 @@ def _code(
         UsageError: no scheme is named, or there is none of that name; and as `case_of`.
     """
     from initdiag.case import case_of
+    from initdiag.engines import Settings
     from initdiag.model.parameters import sizes
     from initdiag.report.init_code import init_code
     from initdiag.request import Request
@@ -80,7 +81,13 @@ def _code(
     if name is None:
         raise UsageError(f"--for {target}: no scheme is named; expected one before it (`initdiag scheme` lists all)")
     found = scheme_named(name)
-    request = Request(scheme=found.name, kwargs=kwargs, vocab_size=vocab_size, trust_remote_code=trust_remote_code)
+    request = Request(
+        scheme=found.name,
+        settings=Settings(own_process=True),
+        kwargs=kwargs,
+        vocab_size=vocab_size,
+        trust_remote_code=trust_remote_code,
+    )
     with Progress(quiet) as progress:
         subject = case_of(target, request, progress).subject
     known = sizes(subject.architecture) if subject.architecture else {}

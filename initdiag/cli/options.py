@@ -122,6 +122,8 @@ def arguments(kwargs: str | None) -> dict[str, Any]:
     Raises:
         UsageError: it is neither JSON nor a file that holds a mapping.
     """
-    from initdiag.subjects.import_path import read_kwargs  # a YAML parser, which `initdiag --help` needs not
+    if kwargs is None:
+        return {}
+    from initdiag.subjects.import_path import read_kwargs  # with all that loads a module
 
     return read_kwargs(kwargs)

@@ -13,7 +13,8 @@ from initdiag.cli.progress import Progress
 from initdiag.engines import Settings
 from initdiag.errors import require_one_of
 from initdiag.plan import plan as run_plan
-from initdiag.report.planned import FORMATS, as_json, as_table
+
+FORMATS = ("table", "json")
 
 
 def plan(
@@ -55,5 +56,7 @@ def plan(
             trust_remote_code=trust_remote_code,
             progress=progress,
         )
+    from initdiag.report.planned import as_json, as_table  # only here: the errors of a config need neither
+
     text = as_json(planned) if output_format == "json" else as_table(planned, style_of(sys.stdout, color))
     write(text, output_file)

@@ -18,7 +18,7 @@ class Init(SchemeFields):
     distributions, which are not among the fields here, are taken as well.
     """
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=False)
 
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="seed of the weights, and of the tokens unless they have one"

@@ -22,7 +22,7 @@ class NamedScheme(Section):
     )
 
 
-class SchemeFields(NamedScheme):
+class SchemeFields(NamedScheme, defer_build=True):  # Init alone validates: it builds these fields once more
     """Numbers, or formulas in quotes of the sizes of the model and the parameters before them; and words."""
 
     std: Positive | None = _field("std of matrices and embeddings; default: the scheme's own")

@@ -11,7 +11,8 @@ from initdiag.engines.settings import DEVICES, DTYPES, ENGINES, Settings
 def import_torch(settings: Settings) -> None:
     """Import torch with the garbage collector at rest: it finds nothing there, and takes a tenth of the time.
 
-    In a process of our own it never looks there again, which is half a second of a short run.
+    In a process of our own, which begins without it, it is on from here, when models are built and run, and never looks
+    at what was imported, which is half a second of a short run.
     """
     running = gc.isenabled()
     gc.disable()
@@ -20,7 +21,7 @@ def import_torch(settings: Settings) -> None:
             warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
             import torch  # noqa: F401
     finally:
-        if running:
+        if running or settings.own_process:
             gc.enable()
     if settings.own_process and not gc.get_freeze_count():  # once: models that come later are to be collected
         gc.freeze()

@@ -1,14 +1,20 @@
-"""The Report value and one renderer per file. The door is `render`."""
+"""The Report value and one renderer per file. The door is `render`.
+
+What needs rules and measurements is imported when it is first used: `initdiag --help` and `initdiag scheme` do without.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from initdiag.errors import require_one_of
-from initdiag.report.findings import findings_text
-from initdiag.report.report import THEORY, Advice, Pick, Report, Run
 from initdiag.report.style import Style
+
+if TYPE_CHECKING:
+    from initdiag.report.findings import findings_text
+    from initdiag.report.report import THEORY, Advice, Pick, Report, Run
 
 FORMATS = ("table", "json", "markdown", "github")
 
@@ -34,3 +40,10 @@ def render(report: Report, format: str, style: Style | None = None) -> str:  # n
 
 
 __all__ = ["FORMATS", "THEORY", "Advice", "Pick", "Report", "Run", "Style", "findings_text", "render", "require_format"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    home = "findings" if name == "findings_text" else "report"
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from initdiag.schemes import Scheme
 from initdiag.schemes.formula import FUNCTIONS
 
 
+@lru_cache(maxsize=1024)  # a scheme has the same few formulas for all its roles, and schemes share many
 def names_in(formula: str) -> tuple[str, ...]:
     """Return the names that a formula uses, functions left out, each once; of what is no formula, none."""
     try:
@@ -26,12 +28,11 @@ def substituted(formula: str, meanings: Mapping[str, str]) -> str:
     >>> substituted("std / sqrt(2 * depth)", {"depth": "layer + 1"})
     'std / sqrt(2 * (layer + 1))'
     """
-    if not any(name in meanings for name in names_in(formula)):
+    used = [name for name in names_in(formula) if name in meanings]
+    if not used:
         return formula
     tree = ast.parse(formula, mode="eval")
-    return ast.unparse(
-        _Replace({name: ast.parse(text, mode="eval").body for name, text in meanings.items()}).visit(tree)
-    )
+    return ast.unparse(_Replace({name: ast.parse(meanings[name], mode="eval").body for name in used}).visit(tree))
 
 
 def unparsed(tree: ast.AST) -> str:
@@ -66,6 +67,7 @@ def spelled_out(formula: str, scheme: Scheme, numbers: bool = False) -> str:
     return simplified(substituted(formula, meanings))
 
 
+@lru_cache(maxsize=1024)
 def simplified(formula: str) -> str:
     """Leave out factors of 1 and 0, powers of 0, and min and max of numbers, as defaults leave them behind.
 

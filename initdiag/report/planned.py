@@ -16,8 +16,6 @@ from initdiag.report.style import Style
 from initdiag.schemes import AsFound, Constant, Distribution, Normal, Orthogonal, Packed, Truncated, Uniform
 from initdiag.subjects import Subject
 
-FORMATS = ("table", "json")
-
 
 @dataclass(frozen=True)
 class Planned:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from initdiag.report.layout import Column, paragraph, table
 from initdiag.report.style import Style
-from initdiag.rules import RULES, Rule
+
+if TYPE_CHECKING:
+    from initdiag.rules import Rule
 
 
 def rule_list(style: Style) -> str:
+    from initdiag.rules import RULES  # not at once: pages of schemes share this module
+
     rows = [(rule.id, rule.name, rule.severity) for rule in RULES.values()]
     return table(word_columns("id", "name", "severity"), rows, style) + "\n"
 
@@ -22,6 +27,8 @@ def rule_page(rule: Rule, style: Style) -> str:
 
 def rules_markdown() -> str:
     """docs/rules.md, without its first lines."""
+    from initdiag.rules import RULES
+
     pages = []
     for rule in RULES.values():
         sections = "\n\n".join(f"**{heading}.** {plain(text)}" for heading, text in _sections(rule))

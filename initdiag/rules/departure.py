@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from initdiag.measure import Measurements
-from initdiag.model.architecture import of_branch
 from initdiag.rules.rule import Evidence, Rule, Trouble
 
 if TYPE_CHECKING:
@@ -195,6 +194,8 @@ def _known(step: _Step, shape: Architecture) -> Iterator[tuple[float, str]]:
         yield 1 / scale, f"as if they weren't multiplied by {scale:.4g}, which is 1/√{1 / scale**2:.4g}"
         yield scale, f"as if they were multiplied by {scale:.4g} twice"
     if step.kind == "branch":
+        from initdiag.model.architecture import of_branch  # whose models `initdiag rule` needs not
+
         times = of_branch(shape.residual_multiplier, step.index)
         yield times**-2, f"as if it weren't multiplied by {times:.4g}"
         yield 2.0 * shape.n_layers, f"as if its std weren't divided by √(2N) = {math.sqrt(2 * shape.n_layers):.4g}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from initdiag.subjects.history import NOT_WATCHED, InitHistory
 from initdiag.subjects.subject import UNPLANNED, Declared, Subject
+from initdiag.subjects.targets import is_hf_config, is_import_path
 
 if TYPE_CHECKING:
     from initdiag.config import ConfigFile
@@ -18,9 +19,6 @@ def is_module_target(target: Any) -> bool:
     if isinstance(target, Subject):
         return True
     if isinstance(target, str | os.PathLike):
-        from initdiag.subjects.huggingface import is_hf_config
-        from initdiag.subjects.import_path import is_import_path
-
         path = os.fspath(target)
         return is_import_path(path) or is_hf_config(path)
     torch: Any = sys.modules.get("torch")

@@ -19,6 +19,7 @@ from initdiag.subjects.declared import declared_by, read, text_part
 from initdiag.subjects.frames import failing_line, first_line
 from initdiag.subjects.quiet import import_transformers, quiet
 from initdiag.subjects.subject import Declared
+from initdiag.subjects.targets import hf_config_file
 
 _LISTS = {  # how a class is called by transformers' own tables
     "AutoModelForCausalLM": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
@@ -45,21 +46,6 @@ class HuggingFace:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-def is_hf_config(path: Path | str) -> bool:
-    """Whether a path is a Hugging Face config: a .json file with "model_type" or "architectures", or its folder.
-
-    A .json file that can't be read is taken for one where its text has these words, so that the error is about it.
-    """
-    file = _file(Path(path))
-    if file.suffix.lower() != ".json":
-        return False
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError):
-        return False
-    return any(f'"{word}"' in text for word in ("model_type", "architectures"))
-
-
 def load_hf(
     target: Path | str, trust_remote_code: bool = False, kwargs: Mapping[str, Any] | None = None
 ) -> HuggingFace:
@@ -75,7 +61,7 @@ def load_hf(
     Raises:
         UsageError: the file, a field, or what is asked in kwargs. RunError: from build(), the class can't be built.
     """
-    file = _file(Path(target))
+    file = hf_config_file(Path(target))
     raw, text = _read(file)
     shown = as_typed(file)
     named = _code_named(raw)
@@ -156,10 +142,6 @@ def _is_large(config: Any) -> bool:
     experts = read(part, "num_local_experts", "n_routed_experts", "num_experts", kinds=int) or 1
     size = read(part, "vocab_size", kinds=int) or 0
     return width * (size + 12 * layers * experts * width) > LARGE
-
-
-def _file(path: Path) -> Path:
-    return path / "config.json" if path.is_dir() else path
 
 
 def _read(file: Path) -> tuple[dict[str, Any], str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import inspect
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -22,29 +21,13 @@ from initdiag.subjects.frames import failing_line, first_line, prints_to_stderr
 from initdiag.subjects.importing import Siblings, import_file, import_named, importable_from
 from initdiag.subjects.signatures import arguments_for
 
-_ATTRIBUTE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-_MODULE = re.compile(r"[^\W\d]\w+(\.[^\W\d]\w*)*")  # two letters at least: C: is a drive
-_DATA = (".yaml", ".yml", ".json")
-
-
-def is_import_path(target: str) -> bool:
-    """Whether a target names Python code: "pkg.mod:attr", "path/to/file.py:attr", or a .py file alone."""
-    left, colon, attribute = target.rpartition(":")
-    if target.endswith((".py", ".py:")):
-        return True
-    if not colon or not _ATTRIBUTE.fullmatch(attribute) or left.lower().endswith(_DATA):
-        return False
-    if left.endswith(".py") or _MODULE.fullmatch(left):
-        return True
-    return "/" in left and Path(left + ".py").is_file()  # the ending was forgotten
-
 
 def load_factory(target: str, kwargs: Mapping[str, Any]) -> tuple[str, Callable[[], Any]]:
     """Import what a target names.
 
     Args:
-        target: as in `is_import_path`; the attribute is an nn.Module class, a function that returns a module, or a
-            module. kwargs: its keyword arguments; where it takes one config object, the fields of that.
+        target: as in `targets.is_import_path`; the attribute is an nn.Module class, a function that returns a module,
+            or a module. kwargs: its keyword arguments; where it takes one config object, the fields of that.
 
     Returns:
         A name, and a function that builds the module (of an nn.Module that was named itself: returns it).

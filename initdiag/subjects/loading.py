@@ -18,7 +18,7 @@ from initdiag.errors import RunError, UsageError, printable, require_type
 from initdiag.memory import OUT_OF_MEMORY, SHARE, available
 from initdiag.subjects.frames import failing_line, first_line
 from initdiag.subjects.history import InitHistory
-from initdiag.subjects.huggingface import is_hf_config, load_hf, require_fits
+from initdiag.subjects.huggingface import load_hf, require_fits
 from initdiag.subjects.import_path import load_factory
 from initdiag.subjects.lean import Lean, build_lean
 from initdiag.subjects.lean_build import NoEntriesError
@@ -27,6 +27,7 @@ from initdiag.subjects.recorder import Built, TooLargeError, build_watched
 from initdiag.subjects.second_init import second_init
 from initdiag.subjects.signatures import arguments_for
 from initdiag.subjects.subject import Declared, Subject
+from initdiag.subjects.targets import is_hf_config
 from initdiag.subjects.tying import tie_of
 
 LARGE_BUILD = 2**31  # bytes, up to which a build whose size nobody knows is let run: some seconds of drawing

@@ -6,11 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from initdiag.model import Architecture, parameters
 from initdiag.schemes import AsFound, Constant, Distribution, InitPlan, Packed, Parameter, PlannedParameter, Role
 from initdiag.schemes.roles import BIASES
+
+if TYPE_CHECKING:
+    from initdiag.model import Architecture
 
 SAME = 0.01  # stds that differ by less are the same: of 5,000 entries, that is one sampling error
 SIGMAS = 5.0  # a mean that far from 0 is no accident: 6e-7 for one tensor
@@ -44,6 +46,8 @@ def plan_of(shape: Architecture, found: InitPlan, moments: Moments) -> InitPlan 
         None where a parameter has no like, where several that are drawn differently could be it, where a matrix has a
         mean, or where the module has more or fewer numbers of a role in a layer than the architecture.
     """
+    from initdiag.model.parameters import parameters  # with pydantic's models, which `initdiag rule` needs not
+
     ours = tuple(parameters(shape))
     theirs = []
     for entry in found.entries:

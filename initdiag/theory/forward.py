@@ -14,7 +14,6 @@ from initdiag.measure.scaling import scaling_ratio
 from initdiag.model.architecture import Architecture, of_branch
 from initdiag.schemes import InitPlan
 from initdiag.subjects import Subject
-from initdiag.theory.backward import backward as gradients
 from initdiag.theory.grams import embedded, passed
 from initdiag.theory.head import logits, measures, softmax
 from initdiag.theory.one_thread import one_thread
@@ -75,6 +74,8 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
     norms: GradientMeasure | None = None
     targets = np.array(batch.targets[: shape[0]], dtype=np.int64)
     if backward:
+        from initdiag.theory.backward import backward as gradients  # not at once: most predictions need none of it
+
         back = gradients(model, streams, ids, targets, head, at_head, batch.batch, heads_of(model, shape))
         branches = [
             replace(at, gradient_norm=norm if math.isfinite(norm) else None)

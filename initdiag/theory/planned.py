@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from initdiag.errors import PlanError
-from initdiag.model.architecture import Architecture
 from initdiag.schemes import Constant, InitPlan
 from initdiag.schemes.distributions import Distribution
+
+if TYPE_CHECKING:
+    from initdiag.model.architecture import Architecture
 
 
 class UnpredictableError(PlanError):

@@ -85,7 +85,7 @@ def _stride(stream: Stream, added: Array, slope: Array, before: int) -> int:
     whole, part, steep = mean_square(stream.gram), mean_square(added), abs(mean_square(slope))
     if not (0 < part < math.inf and whole < math.inf and steep < math.inf):
         return 1
-    return max(1, min(2 * before, int(PART * whole / part), int(BEND * part / max(steep, TINY))))
+    return max(1, int(min(2 * before, PART * whole / part, BEND * part / max(steep, TINY))))
 
 
 def _beyond(slope: Array, stride: int) -> Array:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from initdiag.errors import TokenError, as_typed
-from initdiag.tokens import files, random_ids, text
 from initdiag.tokens.batch import TokenBatch
 from initdiag.tokens.opening import require_nameable
 
@@ -39,9 +38,13 @@ def read(settings: TokenSettings, *, vocab_size: int, length: int, seed: int, fo
         )
     _require_consistent(settings)
     if not settings.path:  # which is to say, source: random or zipf
+        from initdiag.tokens import random_ids
+
         draw = random_ids.draw_zipf if settings.source == "zipf" else random_ids.draw
         return draw(vocab_size=vocab_size, batch=batch, length=length, seed=seed)
     path, shown = _resolve(settings.path, folder), as_typed(Path(settings.path))
+    from initdiag.tokens import files, text  # here, since most batches are drawn
+
     if settings.source == "file":
         return files.read(
             path,

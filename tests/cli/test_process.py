@@ -16,7 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from initdiag.cli.main import COMMANDS, app
 from tests.cli.conftest import Imported
 from tests.cli.forks import PROGRAM, Forks, forks
 
@@ -91,6 +93,56 @@ def test_nothing_that_needs_no_model_imports_torch(arguments: list[str], importe
 
 def test_that_test_can_fail(imported: Imported) -> None:
     assert "torch" in imported([*CHECK])
+
+
+# what takes long and these commands never need; of all, that they don't import the other commands
+BAD_VALUE = (CONFIG, "--set", "model.d_model=-1")
+OURS = ("initdiag.config", "initdiag.schemes", "initdiag.subjects")
+RUNS = ("numpy", "initdiag.measure", "initdiag.rules", "initdiag.theory", "initdiag.report.report")
+MODULES = ("initdiag.subjects.huggingface", "initdiag.subjects.import_path", "initdiag.tokens.files")
+UNUSED = {
+    "--help": (("--help",), (*RUNS, *OURS, "pydantic", "rich")),
+    "typo": (("chekc",), (*RUNS, *OURS)),  # typer parses with pydantic
+    "predict --help": (("predict", "--help"), (*RUNS, *OURS, "initdiag.cli.check")),
+    "check a bad value": (("check", *BAD_VALUE), (*RUNS, *MODULES, "initdiag.cli.predict")),
+    "predict a bad value": (("predict", *BAD_VALUE), (*RUNS, *MODULES, "initdiag.cli.check")),
+    "scheme": (("scheme",), (*RUNS, *MODULES, "initdiag.config.schema", "initdiag.model", "initdiag.cli.check")),
+    "rule": (
+        ("rule",),
+        ("numpy", *MODULES, "initdiag.config.schema", "initdiag.model.architecture", "initdiag.cli.check"),
+    ),
+    "predict": (("predict", CONFIG, "-q"), ("torch", *MODULES, "initdiag.report.planned", "initdiag.cli.check")),
+}
+
+
+@pytest.mark.parametrize(("arguments", "unused"), UNUSED.values(), ids=UNUSED)
+def test_a_command_imports_nothing_that_it_never_needs(arguments: tuple[str, ...], unused: tuple[str, ...]) -> None:
+    """Of all that it starts with: in an interpreter that has imported nothing before."""
+    at_exit = "import sys, atexit; atexit.register(lambda: sys.stderr.write('\\nIMPORTED ' + ' '.join(sys.modules)))\n"
+    ran = subprocess.run([sys.executable, "-c", at_exit + PROGRAM.format(arguments)], capture_output=True, check=False)
+    imported = set(ran.stderr.decode().rpartition("IMPORTED ")[2].split())
+    assert "initdiag.cli.main" in imported
+    assert not imported.intersection(unused)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_alone_is_the_one_among_all(name: str) -> None:
+    """The program builds only the command that it is called for."""
+    alone, of_all = (CliRunner().invoke(made, [name, "--help"]) for made in (app([name]), app()))
+    assert alone.exit_code == 0 and f" {name} [OPTIONS]" in alone.output
+    assert alone.output == of_all.output
+
+
+def test_what_names_no_command_is_told_of_all() -> None:
+    def told(*arguments: str, **environment: str) -> str:
+        command = [sys.executable, "-m", "initdiag", *arguments]
+        ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+        return ran.stdout + ran.stderr
+
+    assert re.findall(r"^  ([a-z]+)  +[A-Z]", told("--help").partition("Commands:")[2], re.MULTILINE) == [*COMMANDS]
+    assert "No such command 'chekc'. Did you mean 'check'?" in told("chekc", "tiny")
+    completion = {"_INITDIAG_COMPLETE": "complete_bash", "COMP_WORDS": "initdiag sche", "COMP_CWORD": "1"}
+    assert told(**completion).split() == ["scheme", "schema"]
 
 
 def test_importing_the_library_imports_no_torch() -> None:
@@ -286,3 +338,20 @@ def test_only_a_process_of_our_own_hides_what_it_imports_from_the_collector(
     )
     ran = ours.run(code=code)
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "on"),
+    [
+        (CHECK, True),
+        (("plan", CONFIG, "-q"), True),
+        (("scheme", "gpt2", "--for", "torch.nn:Identity"), True),
+        (("rule",), False),
+    ],
+    ids=["check", "plan", "scheme --for", "rule"],
+)
+def test_the_collector_is_on_where_models_are_built(arguments: tuple[str, ...], on: bool, ours: Forks) -> None:
+    """A model's reference cycles hold its tensors. What is imported is never looked through, nor at the exit."""
+    at_exit = "import atexit, gc; atexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count() > 0))\n"
+    ran = ours.run(code=at_exit + PROGRAM.format(arguments))
+    assert ran.stdout.decode().endswith(f"{on} True\n"), ran.stderr

@@ -149,7 +149,7 @@ def test_python(block: str, stand_ins: dict[str, Any]) -> None:
 
 # --- command lines
 
-COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(app()).commands  # type: ignore[attr-defined]
 CODE = re.compile(r"`(initdiag [^`]+)`")
 PLACEHOLDER = re.compile(r"[A-Z]+|…")
 MADE_UP = {"lab"}  # the scheme of the example

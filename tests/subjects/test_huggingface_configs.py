@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from initdiag.errors import InitdiagError, RunError, UsageError
-from initdiag.subjects.huggingface import is_hf_config, load_hf
+from initdiag.subjects.huggingface import load_hf
 from initdiag.subjects.subject import Declared
 
 pytest.importorskip("transformers")
@@ -26,6 +26,7 @@ from initdiag.subjects.calling import call
 from initdiag.subjects.guard import unchanged
 from initdiag.subjects.module import from_module
 from initdiag.subjects.quiet import import_transformers
+from initdiag.subjects.targets import is_hf_config
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -380,7 +381,8 @@ def test_without_transformers_and_without_torch(write: Write) -> None:
     Path("bad.json").write_text('{"auto_map": {"AutoConfig": "a.B"}}')
     code = (
         "import sys\nsys.modules['transformers'] = None\n"
-        "from initdiag.subjects.huggingface import is_hf_config, load_hf\n"
+        "from initdiag.subjects.huggingface import load_hf\n"
+        "from initdiag.subjects.targets import is_hf_config\n"
         f"assert is_hf_config({str(path)!r})\n"
         f"for name in ({str(path)!r}, {str(Path('bad.json').resolve())!r}):\n"
         "    try: load_hf(name)\n    except Exception as e: print(type(e).__name__, e)\n"

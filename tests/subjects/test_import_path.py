@@ -12,7 +12,8 @@ import pytest
 import torch  # noqa: F401  # before any test looks at sys.modules
 
 from initdiag.errors import InitdiagError, RunError, UsageError
-from initdiag.subjects.import_path import is_import_path, load_factory, read_kwargs
+from initdiag.subjects.import_path import load_factory, read_kwargs
+from initdiag.subjects.targets import is_import_path
 
 NANO = """
 from dataclasses import dataclass
