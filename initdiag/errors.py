@@ -120,8 +120,10 @@ def require_type(name: str, value: object, kinds: tuple[type, ...], expected: st
 
 
 def closest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that a word is taken for; None when nothing is close."""
-    return next(iter(difflib.get_close_matches(word, list(choices), n=1, cutoff=0.6)), None)
+    """Return the choice that a word is taken for, whatever its case; None when nothing is close."""
+    by_lower = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[near[0]] if near else None
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from initdiag.theory.forward import Prediction
 
 
+# In whose words advice on a config.json is written
+KEYS = "keys are those of initdiag's own configs: try one with --set; init.std is initializer_range of config.json"
+
+
 def predict(
     target: Any,
     *,
@@ -80,7 +84,8 @@ def case_of(target: Any, request: Request) -> Case:
 
     if isinstance(target, str | os.PathLike) and is_hf_config(os.fspath(target)):
         bare = replace(request, overrides=(), scheme=None, kwargs={}, trust_remote_code=False)
-        return prepare(configure(translated(target, request), bare))
+        case = prepare(configure(translated(target, request), bare))
+        return replace(case, subject=replace(case.subject, keys=KEYS))
     if subjects.is_module_target(target):
         raise UsageError(
             f"{name_of(target)}: theory needs an architecture that it knows; expected a config file, a shipped config, "

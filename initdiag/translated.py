@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from initdiag.errors import UsageError
+from initdiag.errors import ConfigError, Location, UsageError, printable
 from initdiag.request import Request
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ def translated(target: Any, request: Request) -> ConfigFile:
     """
     from initdiag.config import from_mapping
     from initdiag.subjects.huggingface import load_hf
+    from initdiag.subjects.targets import hf_config_file
     from initdiag.subjects.translation import FAMILIES, architecture_of
 
     found = load_hf(target, request.trust_remote_code, request.kwargs)
@@ -37,7 +40,26 @@ def translated(target: Any, request: Request) -> ConfigFile:
     if found.declared.std is not None:
         init["std"] = found.declared.std
     model = shape.model_dump(mode="json", exclude_unset=True)
-    name = found.name
     if request.scheme is not None:
         init = {"scheme": request.scheme}
-    return from_mapping({"model": model, "init": init}, name, request.overrides, None)
+    file = from_mapping({"model": model, "init": init}, found.name, request.overrides, None)
+    return _placed(file, hf_config_file(Path(target)), request)
+
+
+def _placed(file: ConfigFile, path: Path, request: Request) -> ConfigFile:
+    """Let findings point into the config.json: at the std of its matrices, else at its first line."""
+    from initdiag.config.yaml import parse  # JSON is YAML, and these have places
+    from initdiag.subjects.declared import STD
+
+    try:
+        places = parse(path.read_text(encoding="utf-8"), printable(str(path))).locations
+    except (ConfigError, OSError):  # as tabs are, which only JSON has; or it changed meanwhile
+        places = {(): Location(printable(str(path)), 1)}
+    locations: dict[tuple[str | int, ...], Location] = {(): places[()]}
+    options = dict(file.options)
+    for key in STD:
+        if (key,) in places:
+            locations["init", "std"] = places[key,]
+        if key in request.kwargs:
+            options.setdefault(("init", "std"), f"--kwargs {key}")
+    return replace(file, locations=locations, options=options)

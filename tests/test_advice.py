@@ -52,3 +52,33 @@ def test_lines_replace_what_was_set_before() -> None:
     )
     scheme = with_lines(request, ["init.scheme: scaled"])
     assert (scheme.scheme, scheme.overrides) == ("scaled", ("model.tied=true",))
+
+
+def test_two_findings_of_one_matrix_ask_for_one_std() -> None:
+    """Logits that are wide, and the token's own above them: 0.066 would cure the first alone."""
+    found = {one.rule: one for one in initdiag.predict("tiny", scheme="default").run.findings}
+    hot, own = (found[rule].cures[0] for rule in ("LOGIT001", "LOGIT002"))
+    assert hot == own == "init.roles: {token_embedding: {normal: 0.02}}"
+    assert "init.roles: {token_embedding: {normal: 0.02}}" in found["LOGIT001"].help
+
+
+def test_one_std_of_all_matrices_is_offered_where_the_head_is_drawn_with_it() -> None:
+    wide = ["init.std=0.3", "model.tied=false"]
+    found = {one.rule: one for one in initdiag.predict("tiny", scheme="gpt2", overrides=wide).run.findings}
+    std = found["LOGIT001"].cures[0].partition("normal: ")[2].rstrip("}")
+    assert (
+        f"init.std: {std}" in found["LOGIT001"].cures and f"for all matrices, init.std: {std}" in found["LOGIT001"].help
+    )
+    own = [*wide, "init.roles.lm_head={normal: 0.4}"]
+    found = {one.rule: one for one in initdiag.predict("tiny", scheme="gpt2", overrides=own).run.findings}
+    assert not [line for line in found["LOGIT001"].cures if line.startswith("init.std")]
+
+
+def test_a_strict_gate_is_told_what_it_takes() -> None:
+    strict = ["gate.max_excess=0.01", "model.tied=false"]
+    (excess,) = (one for one in initdiag.predict("tiny", overrides=strict).run.findings if one.rule == "LOSS003")
+    assert "LOGIT001" not in excess.help
+    std = excess.help.partition("with a std of ")[2].split()[0]
+    again = initdiag.predict("tiny", overrides=[*strict, f"init.roles.lm_head={{normal: {std}}}"]).run
+    assert not [one for one in again.findings if one.rule == "LOSS003"]
+    assert again.measured.loss.excess > 0.005  # and no smaller than that

@@ -64,3 +64,28 @@ def test_families_that_are_not_known_are_refused(tmp_path: Path) -> None:
     odd = written(tmp_path / "odd", {**LLAMA, "hidden_act": "relu6"})
     with pytest.raises(initdiag.UsageError, match="'llama', a variant of it that isn't known"):
         initdiag.predict(odd)
+
+
+def test_findings_point_into_the_file_and_advice_says_whose_keys_it_has(tmp_path: Path) -> None:
+    target = written(tmp_path / "hot", {**GPT2, "n_head": 4, "initializer_range": 0.3})
+    report = initdiag.predict(target)
+    hot = next(one for one in report.run.findings if one.rule == "LOGIT001")
+    assert str(hot.location).startswith(f"{target}/config.json:1:") and hot.location != report.run.subject.locate(
+        "model"
+    )
+    assert "initializer_range of config.json" in " ".join(str(report).split())
+    (first, *_) = report.run.advice
+    (line,) = first.lines
+    key, _, std = line.partition(": ")
+    assert key == "init.std" and not first.left
+    again = initdiag.predict(target, kwargs={"initializer_range": float(std)})
+    assert again.verdict == "pass" and "keys are" not in str(again)
+    given = initdiag.predict(target, kwargs={"initializer_range": 0.4}).run
+    assert str(next(one.location for one in given.findings if one.rule == "LOGIT001")) == "--kwargs initializer_range"
+
+
+def test_a_json_that_is_no_yaml_has_places_too(tmp_path: Path) -> None:
+    path = Path(written(tmp_path / "tabs", GPT2)) / "config.json"
+    path.write_text(json.dumps({**GPT2, "n_head": 4, "initializer_range": 0.3}, indent="\t"))
+    hot = next(one for one in initdiag.predict(str(path)).run.findings if one.rule == "LOGIT001")
+    assert str(hot.location).startswith(f"{path}:")

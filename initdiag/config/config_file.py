@@ -39,22 +39,27 @@ class ConfigFile:
     options: Mapping[_Key, str] = field(default_factory=dict, repr=False, compare=False)
     sized: bool = True
 
-    def locate(self, path: str) -> Place:
-        """Return who sets a key such as 'init.std': an option, else a line of the file.
+    def locate(self, *paths: str) -> Place:
+        """Return who sets the first of some keys, such as 'init.std', that anybody sets: an option, else a line.
 
-        Where nobody does, the place of the nearest section that is there, else line 1.
+        Where nobody does, the place of the nearest section of the last that is there, else line 1.
         """
-        parts: list[str | int] = [
-            int(index) if index else key for key, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)
+        keys = [
+            tuple(int(index) if index else key for key, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path))
+            for path in paths
         ]
-        while parts:
-            key = tuple(parts)
+        *rather, last = keys
+        kept = [key for key in rather if not self._left_behind(key)]
+        for key in (*kept, last, *(last[:length] for length in range(len(last) - 1, 0, -1))):
             if key in self.options:
                 return Option(self.options[key])
             if key in self.locations:
                 return self.locations[key]
-            parts.pop()
         return self.locations.get(()) or Location(printable(str(self.path)), 1)
+
+    def _left_behind(self, key: _Key) -> bool:
+        """Whether a --scheme, which goes without it, is what an option says of a key."""
+        return self.options.get(key, "").startswith("--scheme ") and key != ("init", "scheme")
 
     def set_by_option(self, path: _Key) -> bool:
         """Whether an option has set a path, something in it, or the section that it is in."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from initdiag.measure.lens_values import ParameterMeasure
+from initdiag.measure.one_thread import one_thread
 from initdiag.measure.statistics import BLOCK, moments, widened
 from initdiag.measure.values import total
 from initdiag.schemes import Uniform
@@ -20,7 +21,7 @@ HASHED = 2**16  # bytes of a tensor that its digest reads: blake2b takes half a 
 
 SIDE = 256  # of the sample that the stable rank is taken of: its Gram matrix costs a millisecond at most
 SMALLEST_SIDE = 8  # of a matrix that has a stable rank: below, one large entry by chance looks like rank 1
-SQUARINGS = 7  # of the Gram matrix: 128 steps of power iteration, in seven products that use the cores well
+SQUARINGS = 7  # of the Gram matrix: 128 steps of power iteration, in seven products
 
 SAMPLED = 32  # blocks, evenly spaced, whose fourth powers are summed: a million entries know a kurtosis to 0.005
 FOURTHS_FIT = 1e-8  # float32 holds x⁴ for a std from this to its inverse
@@ -133,7 +134,11 @@ def stable_rank(x: Tensor) -> float | None:
         return None
     matrix = x.detach()[(0,) * (x.dim() - 2)]
     steps = [math.ceil(size / SIDE) for size in matrix.shape]
-    sample = widened(matrix[:: steps[0], :: steps[1]]).cpu()
+    with one_thread():
+        return _stable_rank(widened(matrix[:: steps[0], :: steps[1]]).cpu())
+
+
+def _stable_rank(sample: Tensor) -> float | None:
     peak = float(sample.abs().max())
     if not 0 < peak < math.inf:
         return None

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from initdiag.report.numbers import number
 from initdiag.report.report import Advice, Run
 
-HEADING = "advice, each verified by a prediction of the changed config:"
+
+def heading(run: Run) -> str:
+    keys = f" ({run.subject.keys})" if run.subject.keys else ""
+    return f"advice, each verified by a prediction of the changed config{keys}:"
 
 
 def advice_lines(run: Run) -> Iterator[tuple[str, str]]:

@@ -229,6 +229,9 @@ FACTS: tuple[Fact, ...] = (
 )
 
 
+BY_LOGITS = ("loss", "excess over ln V")  # expected of the measured logits, ± a part of the allowance
+
+
 def shown(runs: Iterable[Run]) -> tuple[Fact, ...]:
     """Return the facts that a table of these runs shows: what was measured in any of them."""
     runs = tuple(runs)
@@ -245,7 +248,7 @@ def fact_cells(run: Run) -> list[tuple[str, str, str, str]]:
 def expectation(fact: Fact, run: Run) -> str:
     """Return what a number is expected to be ± one standard deviation over draws."""
     expected = fact.expected(fact, run)
-    std = run.expected.allowance / SURE if fact.key == "loss" else spread_of(fact, run)
+    std = run.expected.allowance / SURE if fact.key in BY_LOGITS else spread_of(fact, run)
     return number(expected, fact.digits) if expected is None or math.isnan(std) else beside(expected, std)
 
 

@@ -30,6 +30,7 @@ def header_lines(run: Run) -> tuple[str, ...]:
     return (
         f"{run.subject.target}: {drawn_by(run)}, seed {run.seed}",
         *demanded(run),
+        *unused(run),
         size(run),
         *(line for line in (wiring(run), init_code_seen(run)) if line),
         f"tokens: {run.batch.describe()}",
@@ -72,7 +73,7 @@ def engine_lines(run: Run) -> tuple[str, ...]:
 def theory_lines(run: Run) -> tuple[str, ...]:
     """Return what a prediction is made of: the laws of the weights, and the tokens."""
     read = run.expected.prediction.sequences if run.expected.prediction else run.batch.batch
-    part = f" of the first {counted(read, 'sequence')}" if read < run.batch.batch else ""
+    part = f" of the first {counted(read, 'sequence') if read > 1 else 'sequence'}" if read < run.batch.batch else ""
     return (
         f"weights: {'; '.join(plan_in_short(run.subject.plan))}; none is drawn",
         f"engine: theory, the kernel recursion of the wide limit{part}; initdiag {run.versions['initdiag']}",
@@ -115,6 +116,12 @@ def demanded(run: Run) -> tuple[str, ...]:
     if run.subject.architecture is not None:
         return (f"the scheme changed the model: {', '.join(demands)}",)
     return (f"the scheme also wants of the module's own forward, which is not checked: {'; '.join(demands)}",)
+
+
+def unused(run: Run) -> tuple[str, ...]:
+    """Say which roles of the config are those of no parameter."""
+    names = " and ".join(run.subject.unused)
+    return (f"init.roles draws {names}, of which this model has none",) if names else ()
 
 
 def scheme_in_words(run: Run) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from initdiag.report.advised import HEADING, advice_lines
+from initdiag.report.advised import advice_lines, heading
 from initdiag.report.branches import branch_table
 from initdiag.report.compared import by_scheme, comparison_rows
 from initdiag.report.facts import fact_cells, size
@@ -54,7 +54,7 @@ def _run(run: Run) -> str:
 
 def _advice(run: Run) -> str:
     said = "".join(f"- `{write}`: {escaped(then)}\n" for write, then in advice_lines(run))
-    return f"{_sentence(HEADING)}\n\n{said}\n" if said else ""
+    return f"{_sentence(heading(run))}\n\n{said}\n" if said else ""
 
 
 def _sentence(words: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from initdiag.report.advised import HEADING, advice_lines
+from initdiag.report.advised import advice_lines, heading
 from initdiag.report.branches import branch_table
 from initdiag.report.compared import compared
 from initdiag.report.facts import fact_cells
@@ -73,7 +73,7 @@ def finding(one: Finding, style: Style) -> str:
 
 
 def _advice(run: Run, style: Style) -> str:
-    lines = [HEADING] if run.advice else []
+    lines = [paragraph(heading(run), style)] if run.advice else []
     for write, then in advice_lines(run):
         lines += [paragraph(write, style, indent="    ", first="  "), paragraph(then, style, indent="      ")]
     return "\n".join(lines)

@@ -33,7 +33,7 @@ def _saturated(evidence: Evidence) -> Iterator[Trouble]:
             f"attention is saturated: {'; '.join(complaints)}",
             sharpest.name,
             cooler_attention(evidence.subject, max(hottest.logit_std, 1.0)),
-            "init.std",
+            ("init.roles.attention_query", "init.roles.attention_key", "init.std", "init.scheme"),
             Severity.ERROR if failed else Severity.WARNING,
             cooler_lines(evidence.subject, max(hottest.logit_std, 1.0)),
         )

@@ -9,6 +9,9 @@ from initdiag.schemes import SCHEMES, Draw, Role
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 from initdiag.subjects import Subject
 
+# The keys of a config that say how residual projections are drawn; the first that is set counts
+RESIDUAL_PLACES = (*(f"init.roles.{role}" for role in RESIDUAL_PROJECTIONS), "init.residual_std", "init.scheme")
+
 # The same matrices with the residual scaling, where a scheme has a sibling or a setting for that.
 SCALED = {
     "gpt2": "init.scheme: scaled",
@@ -49,6 +52,18 @@ def _over_depth(draw: Draw) -> str:
 def head_drawn(subject: Subject, std: str) -> str:
     """Say how a config draws the matrix that gives the logits with another std, and nothing else."""
     return f"init.roles: {{{_head_role(subject)}: {{normal: {std}}}}}"
+
+
+def all_drawn(subject: Subject, std: str) -> str:
+    """Say how a config draws all matrices with another std; nothing where the head has one of its own."""
+    return f"init.std: {std}" if subject.plan.settings.get("std") == subject.head_std else ""
+
+
+def head_places(subject: Subject) -> tuple[str, ...]:
+    """The keys of a config that say how the matrix is drawn that gives the logits; the first that is set counts."""
+    role = _head_role(subject)
+    own = "init.head_std" if role is Role.LM_HEAD else "init.embedding_std"
+    return f"init.roles.{role}", own, "init.std", "init.scheme"
 
 
 def written(*lines: str) -> tuple[str, ...]:

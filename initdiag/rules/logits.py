@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from initdiag.rules.cures import head_drawn, logits_multiplied, round_down, written
+from initdiag.rules.cures import all_drawn, head_drawn, head_places, logits_multiplied, round_down, written
 from initdiag.rules.finding import Severity
 from initdiag.rules.freshness import head_prior
 from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
@@ -24,39 +24,63 @@ def _hot(evidence: Evidence) -> Iterator[Trouble]:
     state = (
         f"beyond √(2 ln V) = {frozen:.2f} one token takes all" if std > frozen else f"it costs {std * std / 2:.3g} nats"
     )
-    right = round_down(INSIDE * gate.warn_logit_std * subject.head_std / std)
+    wanted = INSIDE * gate.warn_logit_std * subject.head_std / std
+    if evidence.measured.logits.self_logit > _limit(evidence) and not _declared(evidence):  # LOGIT002 wants as much
+        wanted = min(wanted, _identity_std(evidence))
+    right = round_down(wanted)
     yield Trouble(
         f"logit std {std:.3f}; expected at most {gate.warn_logit_std:g}"
         + (f", and more than {gate.max_logit_std:g} fails" if failed else "")
         + f"; {state}",
         subject.head,
-        f"draw {subject.head} with a std of {right} (now {subject.head_std:.3g}): {_drawn(subject, right)}"
-        + _or_multiplied(subject, INSIDE * gate.warn_logit_std / std),
-        "init.std",
+        head_cure(subject, right, INSIDE * gate.warn_logit_std / std),
+        head_places(subject),
         Severity.ERROR if failed else Severity.WARNING,
         written(
             head_drawn(subject, right),
+            all_drawn(subject, right),
             logits_multiplied(subject, INSIDE * gate.warn_logit_std / std),
         ),
     )
 
 
 def _predicts_input(evidence: Evidence) -> Iterator[Trouble]:
-    subject, own = evidence.subject, evidence.measured.logits.self_logit
-    limit = evidence.measured.loss.uniform + evidence.gate.max_self_logit
+    subject, own, limit = evidence.subject, evidence.measured.logits.self_logit, _limit(evidence)
     if own <= limit or not math.isfinite(own):
         return
-    declared = subject.declares_multiplier(evidence.measured.wiring.tied)
+    declared = _declared(evidence)
     tied = f"; the head is tied to an embedding of std {subject.head_std:.3g}" if evidence.measured.wiring.tied else ""
     yield Trouble(
         f"the model predicts its own input: the input token's logit is {own:.1f} above the others, expected at most "
         f"{limit:.1f} (ln V + {evidence.gate.max_self_logit:g}){tied}",
         subject.head,
         identity_cure(evidence, declared),
-        "init.std",
+        head_places(subject),
         Severity.WARNING if declared else Severity.ERROR,
         identity_cures(evidence, declared),
     )
+
+
+def head_cure(subject: Subject, std: str, factor: float) -> str:
+    """Say how logits become narrower: by a std of the head, or a factor of them all."""
+    return (
+        f"draw {subject.head} with a std of {std} (now {subject.head_std:.3g}): {_drawn(subject, std)}"
+        + _or_all(subject, std)
+        + _or_multiplied(subject, factor)
+    )
+
+
+def _limit(evidence: Evidence) -> float:
+    return evidence.measured.loss.uniform + evidence.gate.max_self_logit
+
+
+def _declared(evidence: Evidence) -> bool:
+    return evidence.subject.declares_multiplier(evidence.measured.wiring.tied)
+
+
+def _identity_std(evidence: Evidence) -> float:
+    """The own logit goes with the table's std, or where branches are larger with its square; at ln V it costs ln 2."""
+    return min(0.02, evidence.subject.head_std * evidence.measured.loss.uniform / evidence.measured.logits.self_logit)
 
 
 def identity_cure(evidence: Evidence, declared: bool) -> str:
@@ -69,8 +93,7 @@ def identity_cure(evidence: Evidence, declared: bool) -> str:
             + _untied(subject)
             + _or_multiplied(subject, enough)
         )
-    # the own logit goes with the table's std, or where branches are larger with its square
-    std = round_down(min(0.02, subject.head_std * enough))
+    std = round_down(_identity_std(evidence))
     head = subject.plan.by_name.get(subject.head)
     as_t5 = head is not None and subject.head_std >= WIDE_TABLE
     return f"draw the embedding with std {std} ({_drawn(subject, std)}) or {_untied(subject)}" + (
@@ -82,8 +105,7 @@ def identity_cures(evidence: Evidence, declared: bool) -> tuple[str, ...]:
     """The same as lines of a config."""
     subject, own = evidence.subject, evidence.measured.logits.self_logit
     enough = evidence.measured.loss.uniform / own
-    std = round_down(min(0.02, subject.head_std * enough))
-    drawn = "" if declared else head_drawn(subject, std)
+    drawn = "" if declared else head_drawn(subject, round_down(_identity_std(evidence)))
     return written(drawn, "model.tied: false", logits_multiplied(subject, enough))
 
 
@@ -99,6 +121,11 @@ def _drawn(subject: Subject, std: str) -> str:
         return f"in the config, {head_drawn(subject, std)}"
     line = f", `nn.init.normal_({as_python(subject.head)}, std={std})`" if " " not in subject.head else ""
     return f"in its init function{line}"
+
+
+def _or_all(subject: Subject, std: str) -> str:
+    line = all_drawn(subject, std)
+    return f"; or, for all matrices, {line}" if line else ""
 
 
 def _untied(subject: Subject) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from initdiag.rules.cures import head_places, round_down
 from initdiag.rules.finding import Severity
 from initdiag.rules.freshness import head_prior
-from initdiag.rules.logits import identity_cure, identity_cures
+from initdiag.rules.logits import INSIDE, head_cure, identity_cure, identity_cures
 from initdiag.rules.rule import Evidence, Rule, Trouble
 from initdiag.theory import log_sum_exp
 
+LEAST_EXCESS = 0.001  # nats, of a gate of 0 or less, which nothing passes
 FEWEST_LOGITS = 16  # a handful of logits is no distribution
 
 
@@ -57,7 +59,7 @@ def _excess(evidence: Evidence) -> Iterator[Trouble]:
             f"{gate.max_excess:g}; {cause} explains it",
             "loss",
             f"{_cure(evidence, identity, declared)}; if this start is meant, raise gate.max_excess",
-            "init.scheme",
+            head_places(evidence.subject),
             Severity.WARNING if declared else Severity.ERROR,
             identity_cures(evidence, declared) if identity else (),
         )
@@ -66,8 +68,11 @@ def _excess(evidence: Evidence) -> Iterator[Trouble]:
 def _cure(evidence: Evidence, identity: bool, declared: bool) -> str:
     """Name the finding that says what to do, or do so where there is none."""
     loss, gate, logits = evidence.measured.loss, evidence.gate, evidence.measured.logits
-    if not identity:
+    if not identity and logits.std > min(gate.warn_logit_std, gate.max_logit_std):
         return "cure the head first (LOGIT001)"
+    if not identity:  # s²/2 is to be no more than the gate allows
+        factor = INSIDE * math.sqrt(2 * max(gate.max_excess, LEAST_EXCESS)) / logits.std
+        return head_cure(evidence.subject, round_down(evidence.subject.head_std * factor), factor)
     if logits.self_logit > loss.uniform + gate.max_self_logit:
         return "cure the head first (LOGIT002)"
     return identity_cure(evidence, declared)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from initdiag.measure import ResidualMeasure
-from initdiag.rules.cures import scaled_with_depth, written
+from initdiag.rules.cures import RESIDUAL_PLACES, scaled_with_depth, written
 from initdiag.rules.finding import Severity
 from initdiag.rules.rule import Evidence, Rule, Trouble
 
@@ -53,7 +53,7 @@ def _unscaled(evidence: Evidence) -> Iterator[Trouble]:
         f"{residual.scaling_ratio:.1f} unscaled branches (scaled: 1, unscaled: {branches})",
         "residual stream",
         f"{_how(evidence)}; many released models leave it so",
-        "init.scheme",
+        RESIDUAL_PLACES,
         Severity.WARNING if grows else Severity.INFO,
         _lines(evidence),
     )

@@ -36,14 +36,15 @@ class Evidence:
 class Trouble:
     """What a rule's check returns: a finding that doesn't yet know its rule.
 
-    `at` is the config path of the value at fault, such as "init.std". `cures` are lines of a config, any of which is to
-    make it go away, "init.scheme: scaled": what `help` says, for a model that is a config.
+    `at` is the config path of the value at fault, such as "init.std", or several: the first that anybody sets. `cures`
+    are lines of a config, any of which is to make it go away, "init.scheme: scaled": what `help` says, for a model that
+    is a config.
     """
 
     message: str
     subject: str
     help: str
-    at: str
+    at: str | tuple[str, ...]
     severity: Severity = Severity.ERROR
     cures: tuple[str, ...] = ()
 
@@ -75,7 +76,7 @@ class Rule:
                 message=trouble.message,
                 subject=trouble.subject,
                 help=trouble.help,
-                location=evidence.subject.locate(trouble.at),
+                location=evidence.subject.locate(*((trouble.at,) if isinstance(trouble.at, str) else trouble.at)),
                 cures=trouble.cures if evidence.subject.architecture is not None else (),
             )
             for trouble in self.check(evidence)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from initdiag.measure import Branch
+from initdiag.rules.cures import RESIDUAL_PLACES
 from initdiag.rules.finding import Severity
 from initdiag.rules.rule import Evidence, Rule, Trouble
 from initdiag.schemes import SCHEMES, PlannedParameter, Role
@@ -41,7 +42,7 @@ def _wrong_matrices(evidence: Evidence) -> Iterator[Trouble]:
             names,
             f"the scaling is on the wrong matrices: divide what feeds {names} by {1 / depth:.3g}, and multiply {names} "
             f"by it{undo}",
-            "init.residual_std",
+            RESIDUAL_PLACES,
         )
         return
     for (scaled, factor), (other, rest) in (
@@ -59,7 +60,7 @@ def _wrong_matrices(evidence: Evidence) -> Iterator[Trouble]:
                 if published
                 else f"scale {names} by {1 / depth:.3g} too{undo}; the rule of your init function that matches names "
                 "misses them",
-                "init.scheme" if published else "init.residual_std",
+                "init.scheme" if published else RESIDUAL_PLACES,
                 Severity.WARNING if published else Severity.ERROR,
             )
 

@@ -41,6 +41,7 @@ def from_config(file: ConfigFile) -> Subject:
         plan=plan,
         architecture=shape,
         demands=changes(shape, given),
+        unused=tuple(str(role) for role in (init.roles.draws if init.roles else ()) if not plan.with_role(role)),
         build=build,
         states=states,
         logits=logits,

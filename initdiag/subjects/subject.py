@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 UNIT = 2.0  # the largest logit std that doesn't fail by itself (gate.max_logit_std)
 
 
-def _nowhere(_: str) -> None:
+def _nowhere(*_: str) -> None:
     return None
 
 
@@ -67,7 +67,9 @@ class Subject:
     states and logits split the forward: states(module, ids) is what the head reads, (B, T, d_model), and
         logits(module, states (…, d_model), rows) the logits of a range of the vocabulary, (…, rows), so that the
         logits of all tokens never exist at once.
-    locate(path) says who sets a value of the config, for findings that point there.
+    unused: roles that the config draws and the model doesn't have.
+    keys: where advice is about keys that aren't those of the user's own file, which they are and how to use them.
+    locate(*paths) says who sets the first of some values of the config, for findings that point there.
     declared and history: what its config promises, and what its init code was seen to do.
     laws: what its large parameters, which have no memory (weightless engine), are drawn from; unrecorded: of which that
         isn't known, and why.
@@ -97,7 +99,9 @@ class Subject:
     build: Callable[[], nn.Module] | None = None
     states: Callable[[nn.Module, Tensor], Tensor] | None = None
     logits: Callable[[nn.Module, Tensor, slice], Tensor] | None = None
-    locate: Callable[[str], Place | None] = _nowhere
+    unused: tuple[str, ...] = ()
+    keys: str = ""
+    locate: Callable[..., Place | None] = _nowhere
 
     @property
     def drawn_by_us(self) -> bool:

@@ -18,7 +18,7 @@ from initdiag.theory.grams import embedded, passed
 from initdiag.theory.head import logits, measures, softmax
 from initdiag.theory.one_thread import one_thread
 from initdiag.theory.planned import Model, UnpredictableError
-from initdiag.theory.seen import Seen, between, branches_of, of_all_layers, rms, seen, wiring_of
+from initdiag.theory.seen import Seen, SeenHeads, between, branches_of, of_all_layers, rms, seen, wiring_of
 from initdiag.theory.spread import Chance, Spreads, spreads, unevenness, worth
 from initdiag.theory.strides import walked
 from initdiag.tokens import TokenBatch
@@ -109,7 +109,7 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
         _chances(layers, width, between(first.gram, shape)),
         embedding,
         unevenness(state.gram),
-        [(heads.std_chance, heads.entropy_chance) for _, _, heads in layers],
+        _of_heads([heads for _, _, heads in layers]),
         unscaled,
         width,
         foreign,
@@ -177,6 +177,22 @@ def _chances(layers: Sequence[Seen], width: int, common: float) -> list[Chance]:
             common += one.between
             variance += one.between**2 * (2 / width + inner)
     return found
+
+
+def _of_heads(layers: Sequence[SeenHeads]) -> list[tuple[float, float]]:
+    """Return the variances of logit std and entropy ratio of every layer, about those of the drawn heads.
+
+    Two heads hardly show how far heads are apart: no layer has relatively less than the mean of all.
+    """
+    found = []
+    for numbers, chances in (
+        ([at.std for at in layers], [at.std_chance for at in layers]),
+        ([at.entropy for at in layers], [at.entropy_chance for at in layers]),
+    ):
+        known = [chance / number**2 for number, chance in zip(numbers, chances, strict=True) if number and chance >= 0]
+        typical = math.fsum(known) / len(known) if known else 0.0
+        found.append([max(chance, typical * number**2) for number, chance in zip(numbers, chances, strict=True)])
+    return list(zip(*found, strict=True))
 
 
 def _stretch(plan: InitPlan, projection: str) -> float:

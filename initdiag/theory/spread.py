@@ -138,7 +138,10 @@ def spreads(
         uniform_targets=uniform,
         logit_std=logits.std / 2 * math.sqrt(state / vocab_size + (0.0 if normed else last**2)),
         self_logit=of_self,
-        entropy_ratio=math.hypot(_of_entropy(values, state), _by_self(values, share) * of_self),
+        entropy_ratio=min(
+            math.hypot(_of_entropy(values, state), _by_self(values, share) * of_self),
+            _widest(values.logits.entropy_ratio),
+        ),
         embedding_variance=residual.embedding_variance * math.sqrt(embedding),
         branches=tuple(v * one for v, one in zip(variances, own, strict=True)),
         streams=tuple(streams),
@@ -147,6 +150,11 @@ def spreads(
         attention_std=tuple(math.sqrt(std) for std, _ in heads),
         attention_entropy=tuple(math.sqrt(entropy) for _, entropy in heads),
     )
+
+
+def _widest(mean: float) -> float:
+    """The largest std of a number between 0 and 1 whose mean is known: Bhatia and Davis, Am. Math. Mon. 107, 353."""
+    return math.sqrt(max(mean * (1 - mean), 0.0))
 
 
 def _self_share(values: Measurements) -> float:

@@ -21,11 +21,14 @@ from initdiag.theory.blocks import Block, block
 from initdiag.theory.grams import Stream, mean_square
 from initdiag.theory.planned import Model
 
-# What a stride may add to the stream, and by how much what is added may change over it. Half of it is a quarter of the
-# error: with these, of 64 layers, the stream is off by 0.12 % and a branch by 0.3 % at most (docs/theory.md).
+SHALLOW = 16  # layers, up to which there is nothing to be gained
+
+# What a stride may add to the stream, and by how much what is added, and each branch of it, may change over it. Half of
+# it is a quarter of the error: with these, of 64 layers, the stream is off by 0.12 % and a branch by 0.3 % at most
+# (docs/theory.md).
 PART = 1 / 4
 BEND = 1 / 16
-TINY = 1e-300
+BRANCH_BEND = 1 / 4  # more, as the few heads that are drawn let a branch differ by some percent from block to block
 
 
 def walked(
@@ -36,9 +39,11 @@ def walked(
     Args:
         shape: (B, T). heads: how many to sample in each. every: leave no block out.
     """
+    every = every or model.shape.n_layers <= SHALLOW
     runs = [(layer, layer) for layer in range(model.shape.n_layers)] if every else _runs(model)
     layer, stride = 0, 1
     before = slope = np.zeros_like(stream.gram)
+    sizes_before = (0.0, 0.0)
     while layer < model.shape.n_layers:
         at = block(model, layer, stream, shape, heads)
         added = at.attention.gram + at.mlp.gram
@@ -49,11 +54,13 @@ def walked(
             slope = steeper
         yield layer, at
         stream = at.end
+        sizes = (mean_square(at.attention.gram), mean_square(at.mlp.gram))
         first, last = runs[layer]
-        stride = min(_stride(stream, added, slope, stride), last - layer) if first < layer < last else 1
+        most = _most(mean_square(stream.gram), sizes, sizes_before, stride)
+        stride = int(min(most, 2 * stride, last - layer)) if first < layer < last and most > 1 else 1
         if stride > 1:
             stream = stream.plus((stride - 1) * added + _beyond(slope, stride))
-        before, layer = added, layer + stride
+        before, sizes_before, layer = added, sizes, layer + stride
 
 
 def _runs(model: Model) -> list[tuple[int, int]]:
@@ -79,13 +86,21 @@ def _multipliers(model: Model, layer: int) -> dict[str, object]:
     }
 
 
-def _stride(stream: Stream, added: Array, slope: Array, before: int) -> int:
-    """How many blocks to take: they add no more than PART to the stream, and what they add changes by no more than
-    BEND. At least one, and no more than twice as many as before."""
-    whole, part, steep = mean_square(stream.gram), mean_square(added), abs(mean_square(slope))
-    if not (0 < part < math.inf and whole < math.inf and steep < math.inf):
+def _most(whole: float, sizes: tuple[float, float], before: tuple[float, float], stride: int) -> float:
+    """How many blocks to take at most, by the size of the stream and of both branches, now and a stride before.
+
+    They add no more than PART to the stream, what they add changes by no more than BEND, and a branch of it by no more
+    than BRANCH_BEND. 1 where nothing is known, as of what overflows.
+    """
+    total = sum(sizes)
+    if not 0 < total < math.inf:
         return 1
-    return max(1, int(min(2 * before, PART * whole / part, BEND * part / max(steep, TINY))))
+    bends = [(BEND, total, sum(before)), *((BRANCH_BEND, *pair) for pair in zip(sizes, before, strict=True))]
+    limits = [
+        PART * whole / total,
+        *(stride * bend * now / abs(now - then) for bend, now, then in bends if now != then),
+    ]
+    return 1 if any(map(math.isnan, limits)) else min(limits)
 
 
 def _beyond(slope: Array, stride: int) -> Array:

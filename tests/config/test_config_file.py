@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from initdiag.config import Config, ConfigFile, from_mapping, load, preset_path, with_init, with_tokens
-from initdiag.errors import ConfigError, Location, UsageError
+from initdiag.errors import ConfigError, Location, Option, UsageError
 from initdiag.schemes import SCHEMES
 
 Lines = Callable[..., list[str]]
@@ -35,6 +35,20 @@ def test_a_file(here: Path) -> None:
     assert loaded.locate("init.std") == Location("./my.config.yml", 1, 1)
     assert loaded.locate("model.d_ff") == Location("./my.config.yml", 2, 1), "the nearest that is there"
     assert loaded.locate("") == Location("./my.config.yml", 1, 1)
+
+
+def test_locate_takes_the_first_key_that_anybody_sets(here: Path) -> None:
+    Path("a.yaml").write_text(MODEL + "init:\n  scheme: scaled\n  std: 0.03\n  roles: {mlp_out: 0}\n")
+    loaded = load("a.yaml")
+    assert loaded.locate("init.roles.mlp_out", "init.std") == Location("a.yaml", 10, 11)
+    assert loaded.locate("init.roles.mlp_in", "init.residual_std", "init.std") == Location("a.yaml", 9, 3)
+    assert loaded.locate("init.roles.mlp_in", "init.gain") == Location("a.yaml", 7, 1), "the section of the last"
+    option = load("a.yaml", ["init.residual_std=0.01"])
+    assert option.locate("init.residual_std", "init.std") == Option("--set init.residual_std=0.01")
+    other = with_init(loaded, scheme="gpt2")  # which goes without the roles, but keeps the std
+    assert other.locate("init.roles.mlp_out", "init.std") == loaded.locate("init.std")
+    other = with_init(loaded, scheme="default")
+    assert other.locate("init.roles.mlp_out", "init.std", "init.scheme") == Option("--scheme default")
 
 
 def test_locate_finds_list_entries(here: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from initdiag.measure.one_thread import one_thread
 from initdiag.measure.statistics import BLOCK, moments
 from initdiag.measure.weights import digest, measure_buffers, measure_parameters, stable_rank, tails
 from tests.small_models import normals
@@ -176,3 +179,25 @@ def test_what_it_costs() -> None:
         return best
 
     assert seconds(lambda: measure_parameters(module)) < 6 * seconds(lambda: moments(module.weight))
+
+
+def test_small_products_run_in_one_thread_whose_number_is_put_back() -> None:
+    """Threads of a busy machine wait for each other: twenty times longer than the work takes."""
+    before, seen = torch.get_num_threads(), []
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append((str(func), torch.get_num_threads()))
+            return func(*args, **(kwargs or {}))
+
+    try:
+        torch.set_num_threads(2)
+        with Watched():
+            stable_rank(torch.randn(64, 32))
+        assert {threads for name, threads in seen if "mm" in name} == {1}
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ZeroDivisionError), one_thread():
+            raise ZeroDivisionError
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

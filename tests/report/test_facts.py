@@ -35,6 +35,11 @@ def test_what_a_module_shows(key: str) -> None:
     assert key in [cells[0] for cells in fact_cells(module_run())]
 
 
+def test_loss_and_excess_are_one_number_and_have_one_spread() -> None:
+    loss, excess = (expectation(FACT[key], run()).partition(" ± ")[2] for key in ("loss", "excess over ln V"))
+    assert loss == excess != ""
+
+
 @pytest.mark.parametrize("key", OF_A_MODULE)
 def test_what_was_not_measured_is_left_out(key: str) -> None:
     assert math.isnan(FACT[key].measured(run()))

@@ -140,3 +140,10 @@ def test_a_table_that_fits_is_written_as_rich_writes_it(
         )
         assert table(columns, rows, style) == written
     assert by_hand > 200
+
+
+def test_roles_that_the_model_does_not_have_are_told() -> None:
+    roles = ["init.roles.lm_head={normal: 0.9}", "init.roles.mlp_gate={normal: 9}", "init.roles.mlp_out=0"]
+    shown = str(initdiag.predict("tiny", overrides=roles))
+    assert "init.roles draws mlp_gate and lm_head, of which this model has none" in shown
+    assert "of which this model" not in str(initdiag.predict("tiny", overrides=roles[2:]))

@@ -130,6 +130,19 @@ def test_a_layer_of_its_own_is_looked_at_and_its_neighbours() -> None:
     assert branches[81].branch_variance == pytest.approx(branches[79].branch_variance * (0.5 / 0.02) ** 2, rel=0.02)
 
 
+def test_of_few_layers_every_one_is_looked_at() -> None:
+    assert looked_at(subject("gpt2", **DEEP | {"n_layers": 16})) == list(range(16))
+    assert len(looked_at(subject("gpt2", **DEEP | {"n_layers": 17}))) < 17
+
+
+def test_a_small_branch_that_grows_beside_a_large_one_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Squared units grow as tokens become alike, from far below the normed attention beside them."""
+    fields = {"norm": "rmsnorm", "gated": True, "activation": "relu2", "biases": False, "embedding_norm": True}
+    sizes = {"d_model": 64, "n_kv_heads": 2, "embedding_multiplier": 8.0}
+    of = subject("olmo-core-llama", **DEEP | fields | sizes | {"placement": "reordered", "position": "none"})
+    assert off(of, strides.PART, monkeypatch)[1] < 0.007
+
+
 def test_gradients_look_at_every_block() -> None:
     of = subject("gpt2", **DEEP)
     branches = predict(of, tokens(of, 1, seed=0), backward=True).values.residual.branches
