@@ -109,7 +109,7 @@ def _predicted(subject: Subject, batch: TokenBatch, backward: bool, brief: bool)
         _chances(layers, width, between(first.gram, shape)),
         embedding,
         unevenness(state.gram),
-        _of_heads([heads for _, _, heads in layers]),
+        _head_chances([heads for _, _, heads in layers]),
         unscaled,
         width,
         foreign,
@@ -179,7 +179,7 @@ def _chances(layers: Sequence[Seen], width: int, common: float) -> list[Chance]:
     return found
 
 
-def _of_heads(layers: Sequence[SeenHeads]) -> list[tuple[float, float]]:
+def _head_chances(layers: Sequence[SeenHeads]) -> list[tuple[float, float]]:
     """Return the variances of logit std and entropy ratio of every layer, about those of the drawn heads.
 
     Two heads hardly show how far heads are apart: no layer has relatively less than the mean of all.

@@ -234,7 +234,7 @@ def test_the_other_commands_on_a_hugging_face_config(initdiag: Initdiag) -> None
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["check", "model.py:Gpt"], "model.py has no 'Gpt'. It has nn.Module classes Block, GPT"),
+        (["check", "model.py:Gpt"], "model.py has no 'Gpt' (did you mean 'GPT'?). It has nn.Module classes Block, GPT"),
         (["check", "model.py"], "which model?"),
         (["check", "nowhere.py:GPT"], "nowhere.py"),
         (["check", "no.such.module:GPT"], "no module named 'no'"),

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from initdiag.theory import predict
-from initdiag.theory.forward import _of_heads
+from initdiag.theory.forward import _head_chances
 from initdiag.theory.seen import SeenHeads
 from tests.small_models import subject, tokens
 
@@ -23,11 +23,11 @@ def test_an_entropy_between_0_and_1_has_no_larger_spread_than_such_a_number_can_
 
 def test_no_layer_has_less_chance_than_all_together_show() -> None:
     two_alike, apart = SeenHeads(0.2, 0.9, 0.0, 0.0), SeenHeads(0.1, 0.8, 0.0004, 0.0016)
-    found = _of_heads([two_alike, apart, SeenHeads(math.nan, math.nan, math.nan, math.nan)])
+    found = _head_chances([two_alike, apart, SeenHeads(math.nan, math.nan, math.nan, math.nan)])
     assert found[0] == pytest.approx((0.2**2 * 0.04 / 2, 0.9**2 * 0.0025 / 2))  # half of the other's, relatively
     assert found[1] == (0.0004, 0.0016)
     assert all(map(math.isnan, found[2]))
 
 
 def test_one_head_that_is_drawn_says_nothing() -> None:
-    assert all(map(math.isnan, _of_heads([SeenHeads(0.2, 0.9, math.nan, math.nan)])[0]))
+    assert all(map(math.isnan, _head_chances([SeenHeads(0.2, 0.9, math.nan, math.nan)])[0]))
