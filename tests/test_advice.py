@@ -7,6 +7,7 @@ import pytest
 import initdiag
 from initdiag.advice import with_lines
 from initdiag.request import Request
+from initdiag.rules.cures import round_down
 
 SMALL = ["model.n_layers=6", "model.vocab_size=2000"]
 
@@ -82,3 +83,16 @@ def test_a_strict_gate_is_told_what_it_takes() -> None:
     again = initdiag.predict("tiny", overrides=[*strict, f"init.roles.lm_head={{normal: {std}}}"]).run
     assert not [one for one in again.findings if one.rule == "LOSS003"]
     assert again.measured.loss.excess > 0.005  # and no smaller than that
+
+
+def test_queries_that_are_far_wider_than_keys_are_the_ones_to_change() -> None:
+    wide = ["init.std=0.06", "init.roles.attention_query={normal: 5.0}", "model.tied=false"]
+    run = initdiag.predict("tiny", scheme="gpt2", overrides=wide).run
+    (hot,) = (one for one in run.findings if one.rule == "ATTN001")
+    assert "the std of attention_query is 83 times that of attention_key" in hot.help
+    (line,) = hot.cures
+    std = max(at.logit_std for at in run.measured.attention)
+    assert line == f"init.roles: {{attention_query: {{normal: {round_down(5.0 / std)}}}}}"
+    query = line.partition("init.roles: {attention_query: ")[2].removesuffix("}")
+    again = initdiag.predict("tiny", scheme="gpt2", overrides=[wide[0], f"init.roles.attention_query={query}", wide[2]])
+    assert not [one for one in again.run.findings if one.rule == "ATTN001"]

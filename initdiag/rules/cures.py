@@ -12,6 +12,8 @@ from initdiag.subjects import Subject
 # The keys of a config that say how residual projections are drawn; the first that is set counts
 RESIDUAL_PLACES = (*(f"init.roles.{role}" for role in RESIDUAL_PROJECTIONS), "init.residual_std", "init.scheme")
 
+FAR = 3.0  # times as wide: queries or keys alone are what is wrong, where they are wrong
+
 # The same matrices with the residual scaling, where a scheme has a sibling or a setting for that.
 SCALED = {
     "gpt2": "init.scheme: scaled",
@@ -95,12 +97,17 @@ def cooler_attention(subject: Subject, logit_std: float) -> str:
         text = f"norms on queries and keys undo their std: multiply the attention scale by {1 / logit_std:.2g}"
         key = f", model.attention_scale: {round_down(shape.attention_scale / logit_std)}"
         return text if "attention_scale" in _demanded(subject) else text + key
+    roles = (Role.ATTENTION_QUERY, Role.ATTENTION_KEY)
+    stds = {role: entries[0].distribution.std for role in roles if (entries := subject.plan.with_role(role))}
+    wide, narrow = sorted(stds, key=lambda role: -stds[role]) if len(stds) == len(roles) else (roles[0], roles[0])
+    if shape is not None and 0 < FAR * stds.get(narrow, 0.0) < stds.get(wide, 0.0):
+        drawn = f"init.roles: {{{wide}: {{normal: {round_down(stds[wide] / logit_std)}}}}}"
+        times_as_wide = f"the std of {wide} is {stds[wide] / stds[narrow]:.2g} times that of {narrow}"
+        return f"{times_as_wide}: divide it by {logit_std:.2g} to bring the logit std to 1: {drawn}"
     text = f"multiply the std of query and key by {times:.2g} to bring the logit std to 1"
     if shape is None:
         return f"{text}, and check that the logits are divided by √head_dim"
-    roles = (Role.ATTENTION_QUERY, Role.ATTENTION_KEY)
-    stds = {role: entries[0].distribution.std * times for role in roles if (entries := subject.plan.with_role(role))}
-    own = ", ".join(f"{role}: {{normal: {round_down(std)}}}" for role, std in stds.items() if std > 0)
+    own = ", ".join(f"{role}: {{normal: {round_down(std * times)}}}" for role, std in stds.items() if std > 0)
     return f"{text}: init.roles: {{{own}}}" if own else text
 
 
