@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from initdiag.rules.cures import cooler_attention, cooler_lines
+from initdiag.rules.cures import ATTENTION_PLACES, cooler_attention, cooler_lines
 from initdiag.rules.finding import Severity
 from initdiag.rules.rule import Evidence, Rule, Trouble
 
@@ -33,7 +33,7 @@ def _saturated(evidence: Evidence) -> Iterator[Trouble]:
             f"attention is saturated: {'; '.join(complaints)}",
             sharpest.name,
             cooler_attention(evidence.subject, max(hottest.logit_std, 1.0)),
-            ("init.roles.attention_query", "init.roles.attention_key", "init.std", "init.scheme"),
+            ATTENTION_PLACES,
             Severity.ERROR if failed else Severity.WARNING,
             cooler_lines(evidence.subject, max(hottest.logit_std, 1.0)),
         )

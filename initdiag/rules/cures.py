@@ -9,8 +9,9 @@ from initdiag.schemes import SCHEMES, Draw, Role
 from initdiag.schemes.roles import RESIDUAL_PROJECTIONS
 from initdiag.subjects import Subject
 
-# The keys of a config that say how residual projections are drawn; the first that is set counts
+# The keys of a config that say how matrices are drawn; the first that is set counts
 RESIDUAL_PLACES = (*(f"init.roles.{role}" for role in RESIDUAL_PROJECTIONS), "init.residual_std", "init.scheme")
+ATTENTION_PLACES = ("init.roles.attention_query", "init.roles.attention_key", "init.std", "init.scheme")
 
 FAR = 3.0  # times as wide: queries or keys alone are what is wrong, where they are wrong
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from initdiag.rules.cures import all_drawn, head_drawn, head_places, logits_multiplied, round_down, written
 from initdiag.rules.finding import Severity
@@ -11,13 +12,16 @@ from initdiag.rules.freshness import head_prior
 from initdiag.rules.rule import Evidence, Rule, Trouble, as_python
 from initdiag.subjects import Subject
 
+if TYPE_CHECKING:
+    from initdiag.config.schema import Gate
+
 INSIDE = 0.9  # of a limit is where advice aims: a draw of a few thousand logits is off by a few per cent
 WIDE_TABLE = 0.5  # std from which on logits times 1/√d_model are those of a usual head, of std 0.5 and more
 
 
 def _hot(evidence: Evidence) -> Iterator[Trouble]:
     std, gate, subject = evidence.measured.logits.std, evidence.gate, evidence.subject
-    if not math.isfinite(std) or std <= min(gate.warn_logit_std, gate.max_logit_std) or head_prior(evidence):
+    if not math.isfinite(std) or std <= hot_from(gate) or head_prior(evidence):
         return
     failed = std > gate.max_logit_std
     frozen = math.sqrt(2 * math.log(evidence.measured.loss.vocab_size))
@@ -25,7 +29,8 @@ def _hot(evidence: Evidence) -> Iterator[Trouble]:
         f"beyond √(2 ln V) = {frozen:.2f} one token takes all" if std > frozen else f"it costs {std * std / 2:.3g} nats"
     )
     wanted = INSIDE * gate.warn_logit_std * subject.head_std / std
-    if evidence.measured.logits.self_logit > _limit(evidence) and not _declared(evidence):  # LOGIT002 wants as much
+    own = evidence.measured.logits.self_logit
+    if own > own_limit(evidence) and not multiplier_declared(evidence):  # LOGIT002 wants as much
         wanted = min(wanted, _identity_std(evidence))
     right = round_down(wanted)
     yield Trouble(
@@ -45,10 +50,10 @@ def _hot(evidence: Evidence) -> Iterator[Trouble]:
 
 
 def _predicts_input(evidence: Evidence) -> Iterator[Trouble]:
-    subject, own, limit = evidence.subject, evidence.measured.logits.self_logit, _limit(evidence)
+    subject, own, limit = evidence.subject, evidence.measured.logits.self_logit, own_limit(evidence)
     if own <= limit or not math.isfinite(own):
         return
-    declared = _declared(evidence)
+    declared = multiplier_declared(evidence)
     tied = f"; the head is tied to an embedding of std {subject.head_std:.3g}" if evidence.measured.wiring.tied else ""
     yield Trouble(
         f"the model predicts its own input: the input token's logit is {own:.1f} above the others, expected at most "
@@ -61,6 +66,11 @@ def _predicts_input(evidence: Evidence) -> Iterator[Trouble]:
     )
 
 
+def hot_from(gate: Gate) -> float:
+    """The logit std up to which there is no finding (LOGIT001)."""
+    return min(gate.warn_logit_std, gate.max_logit_std)
+
+
 def head_cure(subject: Subject, std: str, factor: float) -> str:
     """Say how logits become narrower: by a std of the head, or a factor of them all."""
     return (
@@ -70,11 +80,13 @@ def head_cure(subject: Subject, std: str, factor: float) -> str:
     )
 
 
-def _limit(evidence: Evidence) -> float:
+def own_limit(evidence: Evidence) -> float:
+    """Up to where the input token's own logit is no finding (LOGIT002)."""
     return evidence.measured.loss.uniform + evidence.gate.max_self_logit
 
 
-def _declared(evidence: Evidence) -> bool:
+def multiplier_declared(evidence: Evidence) -> bool:
+    """Whether an embedding multiplier that the config declares explains the own logit."""
     return evidence.subject.declares_multiplier(evidence.measured.wiring.tied)
 
 

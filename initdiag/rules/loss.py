@@ -8,7 +8,15 @@ from collections.abc import Iterator
 from initdiag.rules.cures import head_places, round_down
 from initdiag.rules.finding import Severity
 from initdiag.rules.freshness import head_prior
-from initdiag.rules.logits import INSIDE, head_cure, identity_cure, identity_cures
+from initdiag.rules.logits import (
+    INSIDE,
+    head_cure,
+    hot_from,
+    identity_cure,
+    identity_cures,
+    multiplier_declared,
+    own_limit,
+)
 from initdiag.rules.rule import Evidence, Rule, Trouble
 from initdiag.theory import log_sum_exp
 
@@ -52,7 +60,7 @@ def _excess(evidence: Evidence) -> Iterator[Trouble]:
     if loss.excess > gate.max_excess and not head_prior(evidence):
         # is the input token's own logit what the loss is made of, or the spread of all of them?
         identity = logits.self_logit > max(log_sum_exp(loss.vocab_size, logits.std, -math.inf), 0.0)
-        declared = identity and evidence.subject.declares_multiplier(evidence.measured.wiring.tied)
+        declared = identity and multiplier_declared(evidence)
         cause = f"the input token's own logit, {logits.self_logit:.1f}," if identity else f"logit std {logits.std:.3g}"
         yield Trouble(
             f"loss {loss.value:.3f} nats is {loss.excess:.3f} over ln V = {loss.uniform:.3f}; the gate allows "
@@ -67,13 +75,13 @@ def _excess(evidence: Evidence) -> Iterator[Trouble]:
 
 def _cure(evidence: Evidence, identity: bool, declared: bool) -> str:
     """Name the finding that says what to do, or do so where there is none."""
-    loss, gate, logits = evidence.measured.loss, evidence.gate, evidence.measured.logits
-    if not identity and logits.std > min(gate.warn_logit_std, gate.max_logit_std):
+    gate, logits = evidence.gate, evidence.measured.logits
+    if not identity and logits.std > hot_from(gate):
         return "cure the head first (LOGIT001)"
     if not identity:  # s²/2 is to be no more than the gate allows
         factor = INSIDE * math.sqrt(2 * max(gate.max_excess, LEAST_EXCESS)) / logits.std
         return head_cure(evidence.subject, round_down(evidence.subject.head_std * factor), factor)
-    if logits.self_logit > loss.uniform + gate.max_self_logit:
+    if logits.self_logit > own_limit(evidence):
         return "cure the head first (LOGIT002)"
     return identity_cure(evidence, declared)
 

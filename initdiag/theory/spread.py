@@ -57,7 +57,8 @@ def unevenness(gram: Array) -> float:
         largest = float(np.abs(gram).max())
         if not 0 < largest < math.inf:
             return 0.0
-        square, whole = float(np.vdot(gram / largest, gram / largest)), whole / largest
+        scaled = gram / largest
+        square, whole = float(np.vdot(scaled, scaled)), float(np.trace(scaled))
     return 2 * square / whole**2
 
 

@@ -39,9 +39,13 @@ def walked(
     Args:
         shape: (B, T). heads: how many to sample in each. every: leave no block out.
     """
-    every = every or model.shape.n_layers <= SHALLOW
-    runs = [(layer, layer) for layer in range(model.shape.n_layers)] if every else _runs(model)
-    layer, stride = 0, 1
+    if every or model.shape.n_layers <= SHALLOW:
+        for layer in range(model.shape.n_layers):
+            at = block(model, layer, stream, shape, heads)
+            yield layer, at
+            stream = at.end
+        return
+    runs, layer, stride = _runs(model), 0, 1
     before = slope = np.zeros_like(stream.gram)
     sizes_before = (0.0, 0.0)
     while layer < model.shape.n_layers:
